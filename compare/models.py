@@ -111,6 +111,17 @@ class Gpt(nn.Module):
         return self.head(self.ln(x))
 
 
+class Recurrent(nn.Module):
+    """The outputs of a recurrent layer."""
+
+    def __init__(self, kind, width):
+        super().__init__()
+        self.layer = kind(width, width, batch_first=True)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
 class SpectralConv2d(nn.Module):
     def __init__(self, width, modes):
         super().__init__()
@@ -326,6 +337,10 @@ def gpt(batch, vocab, context, *sizes):
     return lambda d: (Gpt(vocab, context, *sizes).to(d), tokens(d), tokens(d), label_loss)
 
 
+def recurrent(kind, batch, times, width):
+    return lambda d: (Recurrent(kind, width).to(d), numbers(d, batch, times, width), numbers(d, batch, times, width), F.mse_loss)
+
+
 # What `dittograd bench` calls so: by the device, the model, its input, what it should say, and the loss.
 WORKLOADS = {
     "mlp_b128": mlp(128),
@@ -336,6 +351,8 @@ WORKLOADS = {
     "babygpt_b64_t256": gpt(64, 65, 256, 384, 6, 6),
     "gpt2s_b8_t1024": gpt(8, 50304, 1024, 768, 12, 12),
     "gpt_b8_t128": gpt(8, 65, 128, 192, 6, 4),
+    "lstm_b32_t128": recurrent(nn.LSTM, 32, 128, 256),
+    "gru_b32_t128": recurrent(nn.GRU, 32, 128, 256),
 }
 
 

@@ -140,7 +140,56 @@ def resnet(n):
         yield from conv(f"resnet {2 * width}-{4 * width} 1x1 {size} /2 b{n}", n, 2 * width, size, 4 * width, 1, stride=2)
 
 
+def positions(name, work, fn, rows, n):
+    """An op whose value is positions: it has no gradient."""
+    x = rand(rows, n).detach()
+    return [(f"{name} {rows}x{n}", f"{work[0]}:{rows},{n}@{work[1]}", lambda: fn(x))]
+
+
+def order():
+    for rows, n in ((4096, 1024), (64, 65536), (1, 1 << 22)) if GPU else ((512, 1024), (16, 65536), (1, 1 << 20)):
+        yield from positions("argsort", ("argsort", '{"descending": false}'), lambda x: x.argsort(dim=-1, stable=True), rows, n)
+        for k in (8, 256):
+            yield from positions(f"topk {k} of", ("topk", '{"k": %d, "largest": true}' % k), lambda x: x.topk(k), rows, n)
+
+
+def images():
+    """Resampling, and reading at the places of a grid."""
+    n = 32 if GPU else 4
+    for mode, number, size in (("nearest", 0, 112), ("bilinear", 2, 112), ("bicubic", 3, 112), ("bilinear", 2, 28)):
+        flags = '{"filter": %d, "align_corners": false, "antialias": false, "step0": 0, "step1": 0, "sizes": [%d, %d]}' % (number, size, size)
+        fn = lambda x: F.interpolate(x, size=(size, size), mode=mode)
+        yield from both(f"interpolate {mode} 56-{size} b{n}", f"resample:{dims(n, 64, 56, 56)}@{flags}", fn, rand(n, 64, 56, 56))
+    for mode, number in (("bilinear", 0), ("nearest", 1), ("bicubic", 2)):
+        flags = '{"mode": %d, "padding_mode": 0, "align_corners": false, "orders": [0, 0]}' % number
+        fn = lambda x, g: F.grid_sample(x, g, mode=mode, align_corners=False)
+        work = f"grid_sample:{dims(n, 64, 56, 56)}/{dims(n, 56, 56, 2)}@{flags}"
+        yield from both(f"grid_sample {mode} 56 b{n}", work, fn, rand(n, 64, 56, 56), rand(n, 56, 56, 2))
+
+
+def scatters():
+    rows, n, m = (8192, 1024, 1024) if GPU else (512, 1024, 1024)
+    index = torch.randint(m, (rows, n), device=args.device)
+    for name, number in (("prod", 1), ("amax", 2), ("amin", 3)):
+        fn = lambda src, base: base.scatter_reduce(1, index, src, name)
+        work = f"scatter_reduce:{rows},{n}/{rows},{n}%{m}/{rows},{m}" + '@{"axis": 1, "combine": %d, "checked": false}' % number
+        yield from both(f"scatter_reduce {name} {rows}x{n}", work, fn, rand(rows, n), rand(rows, m))
+
+
+def factors():
+    """Factors of matrices. Ours has no random positive definite matrix to time, but computes the same on any; NaN cost it nothing."""
+    for batch, n in ((1, 512), (1, 2048), (64, 128)):
+        a = rand(batch, n, n).detach()
+        a = (a @ a.mT + n * torch.eye(n, device=args.device)).requires_grad_()
+        work = f"cholesky:{batch},{n},{n}" + '@{"upper": false}'
+        yield from both(f"cholesky {batch}x{n}", work, torch.linalg.cholesky, a)
+
+
 def cases():
+    yield from order()
+    yield from images()
+    yield from scatters()
+    yield from factors()
     yield from products()
     big = GPU
     n = 128 if big else 32

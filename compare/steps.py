@@ -28,8 +28,8 @@ torch.set_num_threads(args.threads)
 torch.backends.cudnn.benchmark = True
 GPU = args.device.startswith("cuda")
 COMPILED = {"compile": "default", "reduce-overhead": "reduce-overhead"}
-ON_GPU = ["mlp_b128", "cnn_b128", "fno1d_b32_g1024", "babygpt_b64_t256", "gpt2s_b8_t1024"]
-ON_CPU = ["mlp_b128", "cnn_b32", "fno1d_b8_g1024", "gpt_b8_t128"]
+ON_GPU = ["mlp_b128", "cnn_b128", "fno1d_b32_g1024", "babygpt_b64_t256", "gpt2s_b8_t1024", "lstm_b32_t128", "gru_b32_t128"]
+ON_CPU = ["mlp_b128", "cnn_b32", "fno1d_b8_g1024", "gpt_b8_t128", "lstm_b32_t128", "gru_b32_t128"]
 
 def allow_tf32(allow):
     torch.backends.cuda.matmul.allow_tf32 = allow

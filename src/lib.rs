@@ -99,6 +99,8 @@ pub mod ops {
     #[doc(inline)]
     pub use dittograd_ops::conv::{ConvWindow, Sizes};
     #[doc(inline)]
+    pub use dittograd_ops::image::{GridMode, GridPadding};
+    #[doc(inline)]
     pub use dittograd_ops::layout::AxisMap;
     #[doc(inline)]
     pub use dittograd_ops::loss::Reduction;
@@ -106,6 +108,8 @@ pub mod ops {
     pub use dittograd_ops::pointwise::expression::{Expr, Pointwise};
     #[doc(inline)]
     pub use dittograd_ops::pointwise::map::Map;
+    #[doc(inline)]
+    pub use dittograd_ops::pool::PoolWindow;
     #[doc(inline)]
     pub use dittograd_ops::{AnyOp, Attr, Attrs, Io, Recorder, Val, apply};
     #[doc(inline)]
@@ -173,7 +177,9 @@ pub mod prelude {
     pub use crate::ops::{ConvWindow, Reduction};
     pub use crate::optim::{Group, Optimizer, Rule, Schedule, rules};
     pub use crate::params::{Fan, Param, Params, Scope};
-    pub use crate::session::{AttentionOptions, Grads, LabelLoss, Session, Var};
+    pub use crate::session::{
+        AttentionOptions, EmbeddingOptions, Grads, LabelLoss, QuantileRule, Reduce, Session, Unique, Var,
+    };
     pub use crate::shape::Shape;
     pub use crate::tensor::{AnyTensor, Tensor};
     pub use crate::train::{Evaluation, RunFolder, Scores, Trainer};

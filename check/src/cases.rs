@@ -125,15 +125,20 @@ pub struct Case {
 pub(super) fn is_symmetric(sample: &Sample) -> bool {
     let symmetric = |i: &SampleIn| match i {
         SampleIn::Num(_, (lo, hi)) => *lo == -*hi,
+        SampleIn::Dominant(..) => false,
         SampleIn::Idx(..) => true,
     };
     sample.ins.iter().all(symmetric) && sample.ins.iter().any(|i| matches!(i, SampleIn::Num(..)))
 }
 
 /// Whether the sample's numbers must be so close together that no integers are among them: long products of integers
-/// overflow in some chains while others contain a zero, so that the order would show.
+/// overflow in some chains while others contain a zero, so that the order would show. Matrices to solve with are no integers either.
 pub(super) fn is_narrow(sample: &Sample) -> bool {
-    sample.ins.iter().any(|i| matches!(i, SampleIn::Num(_, (lo, hi)) if hi - lo < 0.1))
+    sample.ins.iter().any(|i| match i {
+        SampleIn::Num(_, (lo, hi)) => hi - lo < 0.1,
+        SampleIn::Dominant(..) => true,
+        SampleIn::Idx(..) => false,
+    })
 }
 
 impl Case {

@@ -118,12 +118,17 @@ fn may_ignore_nan(name: &str, input: usize) -> bool {
     match name {
         // These are checked at each of their special values instead.
         "eq" | "ne" | "lt" | "le" | "gt" | "ge" | "sign" | "where_" | "fmax" | "fmin" => true,
+        // A pivot moves rows, whatever they hold.
+        "lu" => true,
         // Arbitrary programs, which may contain selections.
         "map" | "fused" => true,
         // Indices are not numbers.
         "argmax" | "argmin" | "to_index" => true,
+        "argsort" | "topk" | "running_extremum" | "searchsorted" => true,
         // Inputs that only decide where an element goes or comes from.
-        "max_pool_bwd" | "max_pool_pick" => input < 2,
+        "max_pool_bwd" | "max_pool_pick" | "adaptive_max_pool_bwd" | "adaptive_max_pool_pick" => input < 2,
+        // A place that is NaN adds NaN to the elements at the start of the image, and nothing elsewhere.
+        "grid_sample_input_bwd" => input == 1,
         // A threshold for uniform draws.
         "bernoulli_mask" => true,
         // Masks: everything but 0 allows an element.

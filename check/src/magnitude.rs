@@ -5,7 +5,7 @@
 //! is Higham's running error analysis with the count factored out. Tolerances come from the formula and the number of
 //! roundings; nothing is tuned.
 
-use dittograd_numerics::scalar::{Real, Scalar};
+use dittograd_numerics::scalar::{Real, Scalar, Special};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// A value and the size that its errors scale with.
@@ -164,6 +164,21 @@ impl Real for Magnitude {
     fn pow(self, b: Magnitude) -> Magnitude {
         let v = Real::pow(self.v, b.v);
         Magnitude::rounded(v, carried(b.v * v / self.v, self.m) + carried(v * Real::log(self.v), b.m))
+    }
+    fn special(self, f: Special) -> Magnitude {
+        let v = f.double(self.v);
+        self.through(v, f.slope(self.v, v))
+    }
+    fn atan2(self, x: Magnitude) -> Magnitude {
+        let square = self.v * self.v + x.v * x.v;
+        Magnitude::rounded(
+            Real::atan2(self.v, x.v),
+            carried(x.v / square, self.m) + carried(self.v / square, x.m),
+        )
+    }
+    fn fmod(self, b: Magnitude) -> Magnitude {
+        let v = Real::fmod(self.v, b.v);
+        Magnitude::rounded(v, self.m + carried((self.v - v) / b.v, b.m))
     }
     fn max(self, b: Magnitude) -> Magnitude {
         Magnitude { v: Real::max(self.v, b.v), m: self.m.max(b.m) }

@@ -8,6 +8,7 @@ use crate::train::positive;
 use crate::{Answer, Global, fail};
 use clap::Args;
 use dittograd::device::{AnyBuffer, Meta};
+use dittograd::nn::{Gru, Lstm, RecurrentConfig};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::DeviceRecorder;
 use dittograd::ops::{self, AnyOp, AnyTensor, Attr, Attrs, Io, Recorder, SampleIn, Val};
@@ -36,8 +37,8 @@ const DEFAULT: [&str; 6] = [
 #[derive(Args)]
 pub(crate) struct Bench {
     /// A training step of a model: mlp_b128, cnn_b128, cnn_b32, fno1d_b32_g1024, fno1d_b8_g1024,
-    /// babygpt_b64_t256, gpt2s_b8_t1024 or gpt_b8_t128, or with another batch (b), shards (s), context (t),
-    /// vocabulary (v) or grid (g), and with the suffix _eager for one op at a time; or an op:
+    /// babygpt_b64_t256, gpt2s_b8_t1024, gpt_b8_t128, lstm_b32_t128 or gru_b32_t128, or with another batch (b),
+    /// shards (s), context (t), vocabulary (v) or grid (g), and with the suffix _eager for one op at a time; or an op:
     /// matmul:M,N,K[,ta][,tb], or OP:INPUTS[@ATTRS][+grad] for any op: inputs are sizes like 64,128
     /// separated by /, indices below 10 are 64%10, attributes a JSON object, and +grad adds the gradient
     /// rule; equal inputs of elementwise ops and the axis of sum and mean need not be written [default:
@@ -349,6 +350,15 @@ enum Model {
     Fno1d(usize),
     /// A language model, on sequences as long as its context.
     Gpt(GptConfig),
+    /// A recurrent layer of this kind and this many inputs and states, on sequences of this length.
+    Recurrent(Recurrent, usize, usize),
+}
+
+/// The kind of a recurrent layer.
+#[derive(Clone, Copy)]
+enum Recurrent {
+    Lstm,
+    Gru,
 }
 
 /// A language model without dropout.
@@ -357,7 +367,7 @@ const fn gpt(vocab: usize, context: usize, width: usize, heads: usize, layers: u
 }
 
 /// The training steps that can be timed, each also with the suffix `_eager`.
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 10] = [
     Step { name: "mlp_b128", steps: 200, batch: 128, shards: 1, model: Model::Mlp(&[784, 512, 512, 10]) },
     Step { name: "cnn_b128", steps: 100, batch: 128, shards: 1, model: Model::Cnn },
     Step { name: "cnn_b32", steps: 50, batch: 32, shards: 1, model: Model::Cnn },
@@ -366,6 +376,20 @@ const STEPS: [Step; 8] = [
     Step { name: "babygpt_b64_t256", steps: 30, batch: 64, shards: 1, model: gpt(65, 256, 384, 6, 6) },
     Step { name: "gpt2s_b8_t1024", steps: 10, batch: 8, shards: 1, model: Model::Gpt(GptConfig::GPT2_SMALL) },
     Step { name: "gpt_b8_t128", steps: 50, batch: 8, shards: 1, model: gpt(65, 128, 192, 6, 4) },
+    Step {
+        name: "lstm_b32_t128",
+        steps: 30,
+        batch: 32,
+        shards: 1,
+        model: Model::Recurrent(Recurrent::Lstm, 256, 128),
+    },
+    Step {
+        name: "gru_b32_t128",
+        steps: 30,
+        batch: 32,
+        shards: 1,
+        model: Model::Recurrent(Recurrent::Gru, 256, 128),
+    },
 ];
 
 /// The step that a workload names, and whether to run it eagerly: one of [`STEPS`], possibly with other numbers after
@@ -384,6 +408,7 @@ fn step_of(workload: &str) -> Option<(Step, bool)> {
             ("b", _) => step.batch = number,
             ("s", _) => step.shards = number,
             ("t", Model::Gpt(config)) => config.context = number,
+            ("t", Model::Recurrent(_, _, times)) => *times = number,
             ("v", Model::Gpt(config)) => config.vocab = number,
             ("g", Model::Fno1d(grid)) => *grid = number,
             _ => return None,
@@ -398,6 +423,8 @@ enum Net {
     Cnn(Box<Cnn>),
     Fno1d(Fno1d),
     Gpt(Gpt),
+    Lstm(Lstm),
+    Gru(Gru),
 }
 
 impl Net {
@@ -407,6 +434,8 @@ impl Net {
             Net::Cnn(net) => net.forward(batch[0])?.cross_entropy(batch[1]),
             Net::Fno1d(net) => net.forward(batch[0])?.mse(batch[1]),
             Net::Gpt(net) => net.forward(batch[0])?.cross_entropy(batch[1]),
+            Net::Lstm(net) => net.forward(batch[0], None)?.0.mse(batch[1]),
+            Net::Gru(net) => net.forward(batch[0], None)?.0.mse(batch[1]),
         }
     }
 }
@@ -434,6 +463,7 @@ impl Step {
                 [num(&[grid, inputs])?, num(&[grid, outputs])?]
             }
             Model::Gpt(c) => [idx(&[c.context], c.vocab)?, idx(&[c.context], c.vocab)?],
+            Model::Recurrent(_, width, times) => [num(&[times, width])?, num(&[times, width])?],
         })
     }
 
@@ -443,6 +473,13 @@ impl Step {
             Model::Cnn => Net::Cnn(Box::new(Cnn::new(params, CnnConfig::default())?)),
             Model::Fno1d(_) => Net::Fno1d(Fno1d::new(params, Fno1dConfig::default())?),
             Model::Gpt(config) => Net::Gpt(Gpt::new(params, config)?),
+            Model::Recurrent(kind, width, _) => {
+                let config = RecurrentConfig { inputs: width, hidden: width, ..RecurrentConfig::default() };
+                match kind {
+                    Recurrent::Lstm => Net::Lstm(Lstm::new(params, "lstm", config)?),
+                    Recurrent::Gru => Net::Gru(Gru::new(params, "gru", config)?),
+                }
+            }
         })
     }
 

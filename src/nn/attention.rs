@@ -1,6 +1,6 @@
 //! Attention within a sequence and between sequences.
 
-use super::{Linear, Module, positive};
+use super::{Linear, Mode, Module, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::params::{Param, Params};
 use crate::session::{AttentionOptions, Var};
@@ -88,8 +88,39 @@ impl CausalSelfAttention {
     }
 }
 
+/// What sequences `(…, n, width)` may attend to in others `(…, m, width)`. All are 1, or any number but 0, where a query
+/// may attend; the masks of PyTorch's `MultiheadAttention` say with `True` where it may not.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct AttentionMasks<'s> {
+    /// Keys for queries: `(n, m)`, `(batch, n, m)` or `(batch, heads, n, m)`, where the batch is all leading axes as one.
+    pub mask: Option<Var<'s>>,
+    /// Keys that are no padding, `(…, m)`: PyTorch's `key_padding_mask`, inverted.
+    pub keys: Option<Var<'s>>,
+    /// Numbers added to the scores, of a shape as the mask's: PyTorch's `attn_mask` of numbers.
+    pub bias: Option<Var<'s>>,
+    /// Whether query `i` attends only to keys up to `i`.
+    pub causal: bool,
+}
+
+impl<'s> AttentionMasks<'s> {
+    /// A mask that broadcasts to `(batch, heads, n, m)`, for keys of so many sequences.
+    #[track_caller]
+    fn joined(&self, batch: usize, m: usize) -> Result<Option<Var<'s>>> {
+        let Some(keys) = self.keys else { return Ok(self.mask) };
+        if keys.shape()?.numel() != batch.saturating_mul(m) || keys.shape()?.last() != m {
+            let why = format!("{} is not (…, {m}) with {batch} rows, a row for each sequence", keys.shape()?);
+            return Err(Error::argument("attention", "keys", why));
+        }
+        let keys = keys.reshape(&[batch, 1, 1, m])?;
+        let Some(mask) = self.mask else { return Ok(Some(keys)) };
+        let mask = if mask.shape()?.rank() == 3 { mask.unsqueeze(1)? } else { mask };
+        let zero = mask.session().scalar(0.0)?;
+        Ok(Some(mask.ne(zero)?.mul(keys.ne(zero)?)?))
+    }
+}
+
 /// Multi-head attention: PyTorch's `MultiheadAttention(…, batch_first=True)`, with its names, layouts and initial
-/// distributions, without dropout of attention weights.
+/// distributions.
 #[derive(Clone, Debug, Module)]
 pub struct MultiheadAttention {
     weight: Param,
@@ -98,6 +129,8 @@ pub struct MultiheadAttention {
     width: usize,
     heads: usize,
     causal: bool,
+    dropout: f64,
+    mode: Mode,
 }
 
 impl MultiheadAttention {
@@ -119,7 +152,16 @@ impl MultiheadAttention {
         let out = Linear::without_bias(params, &format!("{name}.out_proj"), width, width)?;
         let out_bias = params.zeros(&format!("{name}.out_proj.bias"), &[width])?;
         let out = Linear::of(out.weight().clone(), Some(out_bias));
-        Ok(MultiheadAttention { weight, bias, out, width, heads, causal })
+        Ok(MultiheadAttention { weight, bias, out, width, heads, causal, dropout: 0.0, mode: Mode::Train })
+    }
+
+    /// The layer with dropout of the attention weights in training. It then computes all weights as one value.
+    #[track_caller]
+    pub fn dropout(self, p: f64) -> Result<MultiheadAttention> {
+        match (0.0..=1.0).contains(&p) {
+            true => Ok(MultiheadAttention { dropout: p, ..self }),
+            false => Err(Error::argument("attention", "dropout", format!("got {p}, use 0 to 1"))),
+        }
     }
 
     /// The attention of sequences `(…, length, width)` to themselves.
@@ -138,28 +180,58 @@ impl MultiheadAttention {
     /// The attention of sequences `(…, n, width)` to other sequences `(…, m, width)`, which give keys and values.
     #[track_caller]
     pub fn forward_to<'s>(&self, x: Var<'s>, memory: Var<'s>) -> Result<Var<'s>> {
-        let (shape, batch, length) = sequences(x, self.width)?;
-        let (other, memories, m) = sequences(memory, self.width)?;
+        self.forward_masked(x, memory, None, AttentionMasks::default())
+    }
+
+    /// The attention of queries `(…, n, width)` to keys `(…, m, width)`, where masks allow it: the `forward` of PyTorch's
+    /// layer. The values have the keys' shape; by default they are made of the same sequences. A query that may attend to nothing gives the bias of the last layer.
+    #[track_caller]
+    pub fn forward_masked<'s>(
+        &self,
+        query: Var<'s>,
+        key: Var<'s>,
+        value: Option<Var<'s>>,
+        masks: AttentionMasks<'s>,
+    ) -> Result<Var<'s>> {
+        let (shape, batch, length) = sequences(query, self.width)?;
+        let (other, memories, m) = sequences(key, self.width)?;
         let lead = |s: &Shape| s.dims()[..s.rank() - 2].to_vec();
         if lead(&shape) != lead(&other) {
             let why = "the sequences and those they attend to differ in their leading axes";
             return Err(Error::new("attention", ErrorKind::Shapes { why, left: shape, right: other }));
         }
-        let (s, width) = (x.session(), self.width);
-        let part = |start: usize, len: usize| -> Result<_> {
-            let weight = s.param(&self.weight)?.narrow(0, start, len)?;
-            Ok((weight, s.param(&self.bias)?.narrow(0, start, len)?))
+        if let Some(value) = value.filter(|value| value.shape().is_ok_and(|shape| shape != other)) {
+            let why = "keys and values differ in shape";
+            return Err(Error::new(
+                "attention",
+                ErrorKind::Shapes { why, left: other, right: value.shape()? },
+            ));
+        }
+        let (s, width) = (query.session(), self.width);
+        let part = |x: Var<'s>, start: usize, count: usize, dims: [usize; 2]| -> Result<Var<'s>> {
+            let weight = s.param(&self.weight)?.narrow(0, start * width, count * width)?;
+            let bias = s.param(&self.bias)?.narrow(0, start * width, count * width)?;
+            cut(x.linear(weight, bias)?, [dims[0], dims[1], count, self.heads, width / self.heads])
         };
-        let size = width / self.heads;
-        let (weight, bias) = part(0, width)?;
-        let q = cut(x.linear(weight, bias)?, [batch, length, 1, self.heads, size])?.select(0, 0)?;
-        let (weight, bias) = part(width, 2 * width)?;
-        let kv = cut(memory.linear(weight, bias)?, [memories, m, 2, self.heads, size])?;
-        let mixed = q.attention(kv.select(0, 0)?, kv.select(0, 1)?, self.options())?;
-        self.out.forward(join(mixed, &shape)?)
+        let q = part(query, 0, 1, [batch, length])?.select(0, 0)?;
+        let (k, v) = match value {
+            Some(value) => {
+                let of = |x, start| part(x, start, 1, [memories, m])?.select(0, 0);
+                (of(key, 1)?, of(value, 2)?)
+            }
+            None => {
+                let both = part(key, 1, 2, [memories, m])?;
+                (both.select(0, 0)?, both.select(0, 1)?)
+            }
+        };
+        let causal = self.causal || masks.causal;
+        let options =
+            AttentionOptions { mask: masks.joined(memories, m)?, bias: masks.bias, causal, ..self.options() };
+        self.out.forward(join(q.attention(k, v, options)?, &shape)?)
     }
 
     fn options<'s>(&self) -> AttentionOptions<'s> {
-        AttentionOptions { causal: self.causal, ..AttentionOptions::default() }
+        let dropout = if self.mode == Mode::Train { self.dropout } else { 0.0 };
+        AttentionOptions { causal: self.causal, dropout, ..AttentionOptions::default() }
     }
 }

@@ -1,12 +1,18 @@
 //! Layers of one input, and what they are combined by.
 
 use super::{
+    AdaptiveAvgPool, AdaptiveMaxPool, AlphaDropout, AvgPool, ChannelDropout, ChannelShuffle,
+    FeatureAlphaDropout, Fold, LocalResponseNorm, LpPool, MaxPool, PadLayer, PixelShuffle, PixelUnshuffle,
+    Unfold, Upsample,
+};
+use super::{
     Autoencoder, BatchNorm, Block, CausalSelfAttention, Cnn, Conv, ConvTranspose, Dropout, Embedding, Fno1d,
     Fno2d, Forward, Gpt, GroupNorm, InstanceNorm, LayerNorm, LearntPositions, Linear, Mamba, MambaBlock, Mlp,
     Module, MultiheadAttention, ResNet, RmsNorm, SinusoidalPositions, SpectralConv1d, SpectralConv2d,
-    TransformerEncoderLayer, Vit,
+    TransformerEncoder, TransformerEncoderLayer, Vit, positive,
 };
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::params::{Param, Params};
 use crate::session::Var;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -25,10 +31,12 @@ macro_rules! forward {
 }
 
 forward! {
+    AdaptiveAvgPool, AdaptiveMaxPool, AlphaDropout, AvgPool, ChannelDropout, ChannelShuffle, FeatureAlphaDropout, Fold,
+    LocalResponseNorm, LpPool, MaxPool, PadLayer, PixelShuffle, PixelUnshuffle, Unfold, Upsample,
     Activation, Autoencoder, BatchNorm, Block, CausalSelfAttention, Cnn, Conv<1>, Conv<2>, Conv<3>, ConvTranspose<1>,
     ConvTranspose<2>, ConvTranspose<3>, Dropout, Embedding, Fno1d, Fno2d, Gpt, GroupNorm, InstanceNorm, Lambda, LayerNorm,
-    LearntPositions, Linear, Mamba, MambaBlock, Mlp, MultiheadAttention, Residual, ResNet, RmsNorm, Sequential,
-    SinusoidalPositions, SpectralConv1d, SpectralConv2d, TransformerEncoderLayer, Vit
+    LearntPositions, Linear, Mamba, MambaBlock, Mlp, MultiheadAttention, Prelu, Residual, ResNet, RmsNorm, Sequential,
+    SinusoidalPositions, SpectralConv1d, SpectralConv2d, TransformerEncoder, TransformerEncoderLayer, Vit
 }
 
 /// Modules one after another. Name the layers `net.0`, `net.1`, … to match a PyTorch `Sequential` called `net`.
@@ -94,7 +102,8 @@ impl Residual {
     }
 }
 
-/// An elementwise function without parameters.
+/// A function without parameters, nor arguments other than PyTorch's defaults. One with arguments is a [`Lambda`]:
+/// `Lambda::new("leaky_relu", |x| x.leaky_relu(0.2))`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, Module)]
 #[serde(rename_all = "snake_case")]
 pub enum Activation {
@@ -114,10 +123,30 @@ pub enum Activation {
     Tanh,
     /// [`Var::softplus`].
     Softplus,
+    /// [`Var::log_sigmoid`].
+    LogSigmoid,
+    /// [`Var::mish`].
+    Mish,
+    /// [`Var::hardsigmoid`].
+    Hardsigmoid,
+    /// [`Var::hardswish`].
+    Hardswish,
+    /// [`Var::hardtanh`].
+    Hardtanh,
+    /// [`Var::relu6`].
+    Relu6,
+    /// [`Var::leaky_relu`] with PyTorch's default slope, 0.01.
+    LeakyRelu,
+    /// [`Var::elu`] with PyTorch's default `alpha`, 1.
+    Elu,
+    /// [`Var::softmax`], along the last axis.
+    Softmax,
+    /// [`Var::log_softmax`], along the last axis.
+    LogSoftmax,
 }
 
 impl Activation {
-    /// Applies the function to each element.
+    /// Applies the function.
     #[track_caller]
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         match self {
@@ -129,7 +158,49 @@ impl Activation {
             Activation::Sigmoid => x.sigmoid(),
             Activation::Tanh => x.tanh(),
             Activation::Softplus => x.softplus(),
+            Activation::LogSigmoid => x.log_sigmoid(),
+            Activation::Mish => x.mish(),
+            Activation::Hardsigmoid => x.hardsigmoid(),
+            Activation::Hardswish => x.hardswish(),
+            Activation::Hardtanh => x.hardtanh(),
+            Activation::Relu6 => x.relu6(),
+            Activation::LeakyRelu => x.leaky_relu(0.01),
+            Activation::Elu => x.elu(1.0),
+            Activation::Softmax => x.softmax(),
+            Activation::LogSoftmax => x.log_softmax(),
         }
+    }
+}
+
+/// `x` where positive, else `weight · x` with a learnt weight: PyTorch's `PReLU`.
+#[derive(Clone, Debug, Module)]
+pub struct Prelu {
+    weight: Param,
+}
+
+impl Prelu {
+    /// The parameter `name.weight (count)`, quarters: one for all elements, or one for each channel of `(N, C, …)`.
+    #[track_caller]
+    pub fn new(params: &mut Params, name: &str, count: usize) -> Result<Prelu> {
+        positive("prelu", "count", &[count])?;
+        Ok(Prelu { weight: params.full(&format!("{name}.weight"), &[count], 0.25)? })
+    }
+
+    /// Applies the function to each element.
+    #[track_caller]
+    pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
+        let s = x.session();
+        let (shape, count) = (x.shape()?, self.weight.shape().numel());
+        let mut dims = vec![count];
+        if count > 1 {
+            if shape.dims().get(1) != Some(&count) {
+                let why = format!("{shape} is not (N, C, …) with the layer's {count} channels");
+                return Err(Error::argument("prelu", "x", why));
+            }
+            dims.extend(vec![1; shape.rank() - 2]);
+        }
+        let below = x.mul(s.param(&self.weight)?.reshape(&dims)?)?;
+        x.gt(s.scalar(0.0)?)?.where_(x, below)
     }
 }
 

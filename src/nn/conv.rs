@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::numerics::environment;
 use crate::ops::conv::ConvWindow;
 use crate::params::{Param, Params};
-use crate::session::Var;
+use crate::session::{PadMode, Var};
 
 /// A convolution over `AXES` spatial axes, with PyTorch's names, layout and initial range.
 #[derive(Clone, Debug, Module)]
@@ -13,6 +13,19 @@ pub struct Conv<const AXES: usize> {
     weight: Param,
     bias: Option<Param>,
     window: ConvWindow,
+    #[module(skip)]
+    around: Around,
+}
+
+/// What a convolution reads beyond its input.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Around {
+    /// As many zeros as the window says.
+    Zeros,
+    /// Zeros that keep the sizes.
+    Same,
+    /// As many elements as the window says, made by a mode.
+    Mode(PadMode),
 }
 
 /// A convolution of lines `(N, C, L)`.
@@ -92,12 +105,23 @@ impl<const AXES: usize> Conv<AXES> {
         check(inputs, outputs, &kernel, window.groups)?;
         let dims = [&[outputs, inputs / window.groups], &kernel[..]].concat();
         let (weight, bias) = uniform(params, name, &dims, bias)?;
-        Ok(Conv { weight, bias, window })
+        Ok(Conv { weight, bias, window, around: Around::Zeros })
+    }
+
+    /// The same layer with as many zeros around its input as keep the sizes: PyTorch's `padding="same"`. The stride must be
+    /// 1, and the padding of the window does not matter.
+    pub fn same(self) -> Conv<AXES> {
+        Conv { around: Around::Same, ..self }
+    }
+
+    /// The same layer with padding of another kind than zeros: PyTorch's `padding_mode`.
+    pub fn padding_mode(self, mode: PadMode) -> Conv<AXES> {
+        Conv { around: Around::Mode(mode), ..self }
     }
 
     /// A convolution with these parameters.
     pub(super) fn of(weight: Param, bias: Option<Param>, window: ConvWindow) -> Conv<AXES> {
-        Conv { weight, bias, window }
+        Conv { weight, bias, window, around: Around::Zeros }
     }
 
     /// Convolves images `(N, in, sizes…)`, or one image, and adds the bias: see [`Var::conv`].
@@ -105,7 +129,16 @@ impl<const AXES: usize> Conv<AXES> {
     pub fn forward<'s>(&self, x: Var<'s>) -> Result<Var<'s>> {
         let s = x.session();
         let weight = s.param(&self.weight)?;
-        x.conv(weight, self.bias.as_ref().map(|b| s.param(b)).transpose()?, self.window)
+        let bias = self.bias.as_ref().map(|b| s.param(b)).transpose()?;
+        match self.around {
+            Around::Zeros => x.conv(weight, bias, self.window),
+            Around::Same => x.conv_same(weight, bias, self.window),
+            Around::Mode(mode) => {
+                let sides = self.window.padding.get().iter().rev().flat_map(|&p| [i64::from(p); 2]);
+                let padded = x.pad_mode(&sides.collect::<Vec<_>>(), mode)?;
+                padded.conv(weight, bias, self.window.padding(0))
+            }
+        }
     }
 }
 
@@ -128,7 +161,7 @@ pub type ConvTranspose3d = ConvTranspose<3>;
 impl<const AXES: usize> ConvTranspose<AXES> {
     /// Parameters `name.weight (in, out / groups, kernel…)` and `name.bias (out)`, uniform within one over the root of
     /// the elements of an input channel's weight. `window` has stride, padding, dilation and groups. `output_padding`,
-    /// which must be below the stride, makes each axis of the output longer.
+    /// which must be below the stride or the dilation, makes each axis of the output longer.
     #[track_caller]
     pub fn new(
         params: &mut Params,

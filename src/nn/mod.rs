@@ -7,6 +7,7 @@
 
 mod attention;
 mod autoencoder;
+mod bilinear;
 mod cnn;
 mod combine;
 mod conv;
@@ -16,6 +17,7 @@ mod fno;
 mod generate;
 mod gpt;
 mod gpt2;
+mod images;
 mod linear;
 mod mamba;
 mod mlp;
@@ -28,31 +30,39 @@ mod spectral;
 mod transformer;
 mod vit;
 
-pub use attention::{CausalSelfAttention, MultiheadAttention};
+pub use attention::{AttentionMasks, CausalSelfAttention, MultiheadAttention};
 pub use autoencoder::{Autoencoder, AutoencoderConfig};
+pub use bilinear::Bilinear;
 pub use cnn::{Cnn, CnnConfig};
-pub use combine::{Activation, Lambda, Residual, Sequential};
+pub use combine::{Activation, Lambda, Prelu, Residual, Sequential};
 pub use conv::{
     Conv, Conv1d, Conv2d, Conv3d, ConvTranspose, ConvTranspose1d, ConvTranspose2d, ConvTranspose3d,
 };
-pub use dropout::Dropout;
+pub use dropout::{AlphaDropout, ChannelDropout, Dropout, FeatureAlphaDropout};
 pub use embedding::Embedding;
 pub use fno::{Fno1d, Fno1dConfig, Fno2d, Fno2dConfig};
 pub use generate::Sampling;
 pub use gpt::{Block, Gpt, GptConfig};
 pub use gpt2::from_gpt2;
+pub use images::{
+    AdaptiveAvgPool, AdaptiveMaxPool, AvgPool, ChannelShuffle, Fold, LocalResponseNorm, LpPool, MaxPool,
+    PadLayer, PixelShuffle, PixelUnshuffle, Unfold, Upsample,
+};
 pub use linear::Linear;
 pub use mamba::{Mamba, MambaBlock, MambaConfig};
 pub use mlp::{Mlp, MlpConfig};
 #[doc(hidden)]
 pub use module::BoxedInMode;
 pub use module::{Forward, Mode, Module, Visitor};
-pub use norm::{BatchNorm, GroupNorm, InstanceNorm, LayerNorm, RmsNorm};
+pub use norm::{BatchNorm, BatchNormConfig, GroupNorm, InstanceNorm, LayerNorm, NormConfig, RmsNorm};
 pub use positions::{LearntPositions, SinusoidalPositions};
-pub use recurrent::{Gru, Lstm, RecurrentConfig, Rnn};
+pub use recurrent::{Gru, GruCell, Lstm, LstmCell, RecurrentConfig, Rnn, RnnCell};
 pub use resnet::{ResNet, ResNetConfig};
 pub use spectral::{SpectralConv1d, SpectralConv2d};
-pub use transformer::{TransformerConfig, TransformerEncoderLayer};
+pub use transformer::{
+    DecoderMasks, Transformer, TransformerConfig, TransformerDecoder, TransformerDecoderLayer,
+    TransformerEncoder, TransformerEncoderLayer,
+};
 pub use vit::{Vit, VitConfig, VitPool};
 
 use crate::error::{Error, Result};

@@ -127,7 +127,7 @@ impl<'s, S: Dims> Typed<'s, S> {
         S: EndsIn<C>,
     {
         let weight = weight.map(Var::from);
-        let options = LabelLoss { weight, ignore, label_smoothing, reduction: R::REDUCTION };
+        let options = LabelLoss { weight, ignore, label_smoothing, reduction: R::REDUCTION, axis: None };
         Ok(Typed::trust(self.var.cross_entropy_loss(labels.var, options)?))
     }
 

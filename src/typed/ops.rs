@@ -249,7 +249,7 @@ along_axis! {
     /// Norms along an axis, with `p` 1, 2 or infinite: [`Var::norm`].
     norm(p: f64) -> S::Without, f32, |x, axis| x.norm(p, &[axis], false);
     /// The tensor divided by its Euclidean norm along an axis, or by `eps` if that is larger.
-    normalize(eps: f64) -> S, f32, |x, axis| x.normalize(axis, eps);
+    normalize(eps: f64) -> S, f32, |x, axis| x.normalize(2.0, axis, eps);
     /// Softmax along an axis.
     softmax_axis() -> S, f32, |x, axis| x.softmax_axis(axis);
     /// Logarithm of the softmax along an axis.

@@ -1,6 +1,22 @@
-"""What the scripts that make golden values end with: write the cases, one JSON object a line, or compare."""
+"""What the scripts that make golden values share: their inputs, and at the end to write the cases, one JSON object a line, or compare."""
 import json
 import sys
+
+
+def fill(shape, k):
+    """Element i of tensor k: numbers that float32 holds exactly, without a short period."""
+    import torch
+
+    count = torch.Size(shape).numel()
+    return torch.tensor([((37 * i + i * i // 7 + 11 * k) % 101 - 50) / 128 for i in range(count)]).reshape(shape)
+
+
+def whole(shape, k, below):
+    """Whole numbers below a bound."""
+    import torch
+
+    count = torch.Size(shape).numel()
+    return torch.tensor([(5 * i + i * i // 3 + k) % below for i in range(count)]).reshape(shape)
 
 
 def close(a, b, within):

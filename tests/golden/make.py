@@ -468,14 +468,198 @@ def inside(x):
     return torch.cat([packed[:40].reshape(2, 5, 4).transpose(0, 1).reshape(-1), packed[40:]])
 
 
+# ---------------------------------------------------------------------------------------------- order
+def order():
+    for down in (False, True):
+        case("argsort", {"descending": down}, lambda x: torch.argsort(x, dim=-1, descending=down, stable=True), [3, 9])
+        case("topk", {"k": 4, "largest": down}, lambda x: torch.topk(x, 4, -1, down)[1], [3, 9])
+        running = torch.cummax if down else torch.cummin
+        case("running_extremum", {"largest": down}, lambda x: running(x, -1)[1], [3, 9])
+        lists = Num([5], data=[-1.5, -0.5, 0.0, 0.25, 1.0])
+        case("searchsorted", {"right": down}, lambda s, x: torch.searchsorted(s, x, right=down), lists, [3, 9])
+    for n, how in enumerate(("prod", "amax", "amin"), 1):
+        into = lambda s, i, x: x.scatter_reduce(1, i, s, how)
+        case("scatter_reduce", {"axis": 1, "combine": n, "checked": True}, into, [3, 8], Idx([3, 8], 5), [3, 5])
+
+
 def prod(x, axes):
     for a in sorted(axes, reverse=True):
         x = x.prod(a)
     return x
 
 
+# ---------------------------------------------------------------------------------------------- special functions
+def special():
+    pos, inside = Num([2, 7], 0.05, 9.0), Num([2, 7], -0.95, 0.95)
+    for op in ("tan", "atan", "asinh", "sinh", "cosh", "exp2", "erfc", "trunc"):
+        case(op, {}, getattr(torch, op), Num([2, 7], -1.5, 1.5))
+    for op in ("asin", "acos", "atanh", "erfinv"):
+        case(op, {}, getattr(torch, op), inside)
+    for op in ("log2", "log10", "lgamma", "digamma"):
+        case(op, {}, getattr(torch, op), pos)
+    case("acosh", {}, torch.acosh, Num([2, 7], 1.05, 9.0))
+    case("ndtri", {}, torch.special.ndtri, Num([2, 7], 0.05, 0.95))
+    case("erfcx", {}, torch.special.erfcx, [2, 7])
+    for op in ("i0", "i0e", "i1", "i1e"):
+        case(op, {}, getattr(torch.special, op), Num([2, 7], -12.0, 12.0))
+    for op in ("lgamma", "digamma"):
+        case(op, {}, getattr(torch, op), Num([4], data=[-0.5, -1.25, -3.75, -10.5]))
+    for op in ("atan2", "hypot", "logaddexp", "copysign"):
+        case(op, {}, getattr(torch, op), [2, 7], [2, 7])
+    case("xlogy", {}, torch.xlogy, [2, 7], pos)
+    for op in ("fmod", "remainder"):
+        case(op, {}, getattr(torch, op), Num([2, 7], -8.0, 8.0), pos)
+        pairs = Num([4], data=[7.5, -7.5, 7.5, -7.5]), Num([4], data=[2.0, 2.0, -2.0, -2.0])
+        case(op, {}, getattr(torch, op), *pairs)
+
+
+# ---------------------------------------------------------------------------------------------- images
+def images():
+    """Resampling, sampling by a grid, and max pooling to a size."""
+    modes = [{}, {1: "nearest", 2: "nearest", 3: "nearest"}, {1: "nearest-exact", 2: "nearest-exact", 3: "nearest-exact"}]
+    modes = [*modes[1:], {1: "linear", 2: "bilinear", 3: "trilinear"}, {2: "bicubic"}]
+    for filter, names in enumerate(modes):
+        for shape, sizes, steps in (([2, 3, 5], [8], None), ([1, 2, 4, 6], [7, 3], None), ([1, 2, 5, 6], [8, 9], [1.7, 1.5]), ([1, 1, 2, 3, 4], [3, 5, 2], None)):
+            if len(sizes) not in names:
+                continue
+            for align in (False, True) if filter > 1 else (False,):
+                if align and steps:
+                    continue
+                attrs = {"filter": filter, "align_corners": align, "antialias": False, "sizes": sizes}
+                attrs.update({f"step{a}": 1.0 / steps[a] if steps else 0.0 for a in range(len(sizes))})
+                how = {"scale_factor": tuple(steps)} if steps else {"size": tuple(sizes)}
+                how.update({"align_corners": align} if filter > 1 else {})
+                case("resample", attrs, lambda x: F.interpolate(x, mode=names[len(sizes)], **how), shape)
+        if filter > 1:
+            for shape, sizes in (([1, 2, 9, 7], [4, 3]), ([1, 1, 4, 3], [6, 7]), ([1, 1, 12, 5], [2, 8])):
+                attrs = {"filter": filter, "align_corners": False, "antialias": True, "sizes": sizes, "step0": 0.0, "step1": 0.0}
+                case("resample", attrs, lambda x: F.interpolate(x, size=tuple(sizes), mode=names[2], antialias=True), shape)
+    for m, mode in enumerate(("bilinear", "nearest", "bicubic")):
+        for p, padding in enumerate(("zeros", "border", "reflection")):
+            for align in (False, True):
+                for image, places in (([2, 2, 4, 5], [2, 3, 4, 2]), ([1, 2, 3, 4, 3], [1, 2, 3, 2, 3])):
+                    if len(image) == 5 and mode == "bicubic":
+                        continue
+                    attrs = {"mode": m, "padding_mode": p, "align_corners": align, "orders": [0] * (len(image) - 2)}
+                    read = lambda x, grid: F.grid_sample(x, grid, mode=mode, padding_mode=padding, align_corners=align)
+                    case("grid_sample", attrs, read, image, Num(places, -1.6, 1.6))
+    for sizes, shape, fn in (([3], [2, 2, 7], F.adaptive_max_pool1d), ([3, 5], [2, 2, 7, 6], F.adaptive_max_pool2d), ([2, 2, 3], [1, 2, 3, 5, 4], F.adaptive_max_pool3d)):
+        case("adaptive_max_pool", {"sizes": sizes}, lambda x: fn(x, sizes), shape)
+    x = np.random.default_rng(6).permutation(2 * 5 * 4).reshape(2, 5, 4) / 8.0 - 2.0
+    y, at = F.adaptive_max_pool2d(torch.tensor(x), (3, 3), return_indices=True)
+    pick = lambda x, y, v: v.reshape(2, 20).gather(1, at.reshape(2, -1)).reshape(y.shape)
+    case("adaptive_max_pool_pick", {"sizes": [3, 3]}, pick, Num([2, 5, 4], data=x), Num([2, 3, 3], data=y.numpy()), [2, 5, 4])
+
+
+# ---------------------------------------------------------------------------------------------- matrices
+def dominant(shape, shift):
+    """Square matrices with large elements `shift` columns right of the diagonal."""
+    n = shape[-1]
+    x = np.random.default_rng(7 * n + shift).uniform(-1.0, 1.0, size=shape)
+    for i in range(n):
+        x[..., i, (i + shift) % n] += 2 * math.sqrt(n)
+    return Num(shape, data=x)
+
+
+def packed_lu(a):
+    """Both factors in one matrix, the rows in their order through the batch, and the signs."""
+    p, l, u = torch.linalg.lu(a)
+    n = a.shape[-2]
+    rows = p.argmax(-2) + n * torch.arange(a.shape[0])[:, None]
+    k = l.shape[-1]
+    both = F.pad(l.tril(-1), (0, a.shape[-1] - k)) + F.pad(u, (0, 0, 0, n - k))
+    # What is no matrix has a gradient of zero, as the upstream one does there.
+    rest = torch.cat([rows.reshape(-1).to(a.dtype), torch.linalg.det(p.detach())])
+    return torch.cat([both.reshape(-1), rest + 0 * a.sum()])
+
+
+def packed_qr(a):
+    """Both factors, then the reflections and their factors, which have no gradients."""
+    q, r = torch.linalg.qr(a)
+    v, tau = torch.geqrf(a.detach())
+    v = v.tril(-1) + torch.eye(*a.shape[-2:])
+    return torch.cat([t.reshape(-1) for t in (r, q, v + 0 * a, tau + 0 * a.sum())])
+
+
+def matrices():
+    symmetric = lambda a: 0.5 * (a + a.mT)
+    for upper in (False, True):
+        factor = lambda a, upper=upper: torch.linalg.cholesky(symmetric(a), upper=upper)
+        case("cholesky", {"upper": upper}, factor, dominant([2, 4, 4], 0))
+    for kind in range(16):
+        upper, ta, unit, right = (bool(kind & bit) for bit in (1, 2, 4, 8))
+
+        def solve(a, b, upper=upper, ta=ta, unit=unit, right=right):
+            a, upper = (a.mT, not upper) if ta else (a, upper)
+            return torch.linalg.solve_triangular(a, b, upper=upper, left=not right, unitriangular=unit)
+
+        attrs = {"upper": upper, "ta": ta, "unit": unit, "right": right}
+        case("triangular_solve", attrs, solve, dominant([2, 3, 3], 0), [2, 2, 3] if right else [2, 3, 2])
+    case("lu", {}, packed_lu, dominant([2, 4, 4], 1))
+    case("lu", {}, packed_lu, [2, 3, 5])
+    case("lu", {}, packed_lu, [2, 5, 3])
+    for shape in ([2, 4, 4], [2, 6, 3]):
+        case("qr", {}, packed_qr, shape)
+
+
+def more_special():
+    case("xlog1py", {}, torch.special.xlog1py, [2, 7], Num([2, 7], -0.9, 8.0))
+    case("entr", {}, torch.special.entr, Num([2, 7], 0.05, 9.0))
+    # Near zero PyTorch's gradients have no digits.
+    case("sinc", {}, torch.sinc, Num([2, 7], 0.4, 3.0))
+    case("spherical_bessel_j0", {}, lambda x: torch.sin(x) / x, Num([2, 7], 1.05, 9.0))
+    case("log_odds", {}, torch.logit, Num([2, 7], 0.05, 0.95))
+
+
+# ---------------------------------------------------------------------------------------------- recurrent layers
+def recurrence(cell, reverse=False, bias=True, masked=False):
+    """All rows of the states, the initial ones included, and what is saved of each step."""
+
+    def step(x, p, states):
+        if cell == 0:
+            i, f, g, o = (x + p).chunk(4, -1)
+            i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+            c = f * states[1] + i * g
+            return [o * c.tanh(), c], [i, f, g, o]
+        if cell == 1:
+            (xr, xz, xn), (pr, pz, pn) = x.chunk(3, -1), p.chunk(3, -1)
+            r, z = (xr + pr).sigmoid(), (xz + pz).sigmoid()
+            n = (xn + r * pn).tanh()
+            return [(1 - z) * n + z * states[0]], [r, z, n, pn]
+        return [torch.tanh(x + p) if cell == 2 else torch.relu(x + p)], []
+
+    def run(x, w, *rest):
+        count = 2 if cell == 0 else 1
+        states, rest = list(rest[:count]), list(rest[count:])
+        b = rest.pop(0) if bias else 0.0
+        times = list(range(len(x)))
+        rows, saved = {-1: states}, {}
+        for t in reversed(times) if reverse else times:
+            after, kept = step(x[t], states[0] @ w.T + b, states)
+            if masked:
+                live = (rest[0][t] != 0)[:, None]
+                after = [torch.where(live, a, s) for a, s in zip(after, states)]
+                kept = [torch.where(live, k, torch.zeros_like(k)) for k in kept]
+            states, rows[t], saved[t] = after, after, kept
+        order = times + [-1] if reverse else [-1] + times
+        parts = [torch.stack([rows[t][i] for t in order]) for i in range(count)]
+        parts += [torch.stack([saved[t][i] for t in times]) for i in range(len(saved[0]))]
+        return torch.cat(parts)
+
+    return run
+
+
+def recurrences():
+    for cell, gates, states in ((0, 4, 2), (1, 3, 1), (2, 1, 1), (3, 1, 1)):
+        for reverse, bias, masked in ((False, True, False), (True, False, False), (cell % 2 == 1, True, True)):
+            attrs = {"cell": cell, "reverse": reverse, "masked": masked}
+            ins = [[4, 2, 3 * gates], [3 * gates, 3]] + [[2, 3]] * states + [[3 * gates]] * bias
+            mask = [Num([4, 2], data=[1, 1, 0, 2, 1, 0, -1, 0])] * masked
+            case("recurrent", attrs, recurrence(cell, reverse, bias, masked), *ins, *mask)
+
+
 def main():
-    families = (elementwise, pointwise, reductions, folds, layout, products, rows, norms, pools, losses, more_losses, moving, transforms, convolutions, attention, later)
+    families = (elementwise, pointwise, reductions, folds, layout, products, rows, norms, pools, losses, more_losses, moving, transforms, convolutions, attention, later, special, order, images, matrices, more_special, recurrences)
     for family in families:
         family()
     if "--check" not in sys.argv[1:]:

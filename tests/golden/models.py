@@ -6,7 +6,7 @@
 
 One JSON object a line: the model or layer, its parameters' names and shapes, its output, its loss and the gradients of all
 parameters and of an input of numbers; with batch norm also the running statistics after that step, and then the output in eval mode.
-Parameters and inputs are made by the formula in `fill`, the same in the Rust test. Needs torch.
+Parameters and inputs are made by the formula in `fill` of cases.py, the same in the Rust test. Needs torch.
 """
 import pathlib
 import sys
@@ -17,22 +17,11 @@ from torch.nn import functional as F
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent.parent / "compare"))
-from cases import finish
+from cases import fill, finish, whole
 from models import Autoencoder, Cnn, Fno1d, Fno2d, Gpt, Mamba, Mlp, ResNet, Vit, label_loss
 
 FILE = HERE / "models.jsonl"
 torch.set_default_dtype(torch.float64)
-
-
-def fill(shape, k):
-    """Element i of tensor k: numbers that float32 holds exactly, without a short period."""
-    count = torch.Size(shape).numel()
-    return torch.tensor([((37 * i + i * i // 7 + 11 * k) % 101 - 50) / 128 for i in range(count)]).reshape(shape)
-
-
-def whole(shape, k, below):
-    count = torch.Size(shape).numel()
-    return torch.tensor([(5 * i + i * i // 3 + k) % below for i in range(count)]).reshape(shape)
 
 
 def case(name, net, x, y=None, loss=F.mse_loss):
@@ -155,9 +144,69 @@ def layers():
     yield one("sequential", net, 4 * fill([2, 3, 3], 90))
 
 
+def packed(layer, x, lengths):
+    """`flat` of sequences of different lengths."""
+    given = nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), batch_first=True, enforce_sorted=False)
+    out, last = layer(given)
+    out, _ = nn.utils.rnn.pad_packed_sequence(out, batch_first=True, total_length=x.shape[1])
+    last = last if isinstance(last, tuple) else (last,)
+    return torch.cat([v.flatten() for v in (out, *last)])
+
+
+def arguments():
+    """Layers with arguments other than the defaults, and those that are made of others."""
+    one = lambda name, layer, x, call=None: case(name, Layer(layer, call), x)
+    yield one("layer_norm_axes", nn.LayerNorm((3, 5), eps=1e-3, bias=False), 4 * fill([2, 3, 5], 90))
+    plain = nn.Sequential(nn.Linear(5, 5), nn.LayerNorm(5, elementwise_affine=False))
+    yield one("layer_norm_plain", plain, 4 * fill([2, 3, 5], 90))
+    yield one("rms_norm_axes", nn.RMSNorm((3, 5), eps=1e-6), 4 * fill([2, 3, 5], 90))
+    plain = nn.Sequential(nn.Linear(3, 3), nn.GroupNorm(2, 4, eps=1e-3, affine=False))
+    yield one("group_norm_plain", plain, 4 * fill([2, 4, 3], 90))
+    yield one("batch_norm_momentum", nn.BatchNorm2d(3, eps=1e-3, momentum=0.25), 4 * fill([2, 3, 4, 5], 90))
+    heads = lambda: nn.MultiheadAttention(6, 2, batch_first=True)
+    x, memory = 4 * fill([2, 5, 6], 90), 4 * fill([2, 3, 6], 92)
+    padding = torch.tensor([[False, False, True], [False, True, False]])
+    closed = torch.tensor([[False, False, True]] * 2 + [[True, False, False]] * 3)
+    masked = lambda f, x: f(x, memory, memory, key_padding_mask=padding, attn_mask=closed, need_weights=False)[0]
+    yield one("attention_masked", heads(), x.clone(), masked)
+    values, bias = 4 * fill([2, 3, 6], 93), 4 * fill([5, 3], 94)
+    biased = lambda f, x: f(x, memory, values, attn_mask=bias, need_weights=False)[0]
+    yield one("attention_values", heads(), x.clone(), biased)
+    # At probability 0; the Rust tests have others as well.
+    yield one("attention_dropout", heads(), x.clone(), attention)
+    causal = torch.ones(5, 5).triu(1).bool()
+    for name, first, activation in (("decoder_layer", False, "relu"), ("decoder_layer_first", True, "gelu")):
+        layer = nn.TransformerDecoderLayer(6, 2, 8, 0.0, activation, batch_first=True, norm_first=first)
+        call = lambda f, x: f(x, memory, tgt_mask=causal, memory_key_padding_mask=padding)
+        yield one(name, layer, x.clone(), call)
+    layer = nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True)
+    layer = nn.TransformerEncoder(layer, 2, nn.LayerNorm(6), enable_nested_tensor=False)
+    tail = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    yield one("encoder", layer, x.clone(), lambda f, x: f(x, src_key_padding_mask=tail))
+    layer = nn.Transformer(6, 2, 1, 2, 8, 0.0, batch_first=True)
+    yield one("transformer", layer, x.clone(), lambda f, x: f(memory, x, tgt_mask=causal))
+    yield one("bilinear", nn.Bilinear(3, 4, 5), fill([2, 3, 3], 90), lambda f, x: f(x, fill([2, 3, 4], 92)))
+    yield one("rnn_relu", nn.RNN(3, 4, 1, "relu", False, True), fill([2, 5, 3], 90), flat)
+    lstm = nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True, proj_size=2)
+    yield one("lstm_projected", lstm, fill([2, 5, 3], 90), flat)
+    gru = nn.GRU(3, 4, 2, batch_first=True, bidirectional=True)
+    yield one("gru_lengths", gru, fill([2, 5, 3], 90), lambda f, x: packed(f, x, [3, 5]))
+    lstm = nn.LSTM(3, 4, 2, batch_first=True)
+    yield one("lstm_lengths", lstm, fill([2, 5, 3], 90), lambda f, x: packed(f, x, [5, 2]))
+    yield one("rnn_cell", nn.RNNCell(3, 4), fill([2, 3], 90), lambda f, x: f(x))
+    yield one("gru_cell", nn.GRUCell(3, 4), fill([2, 3], 90), lambda f, x: f(x, fill([2, 4], 92)))
+    states = (fill([2, 4], 92), fill([2, 4], 93))
+    yield one("lstm_cell", nn.LSTMCell(3, 4), fill([2, 3], 90), lambda f, x: torch.cat(f(x, states)))
+    yield one("prelu", nn.PReLU(3), fill([2, 3, 4], 90))
+    made = [nn.LogSigmoid(), nn.Mish(), nn.Hardsigmoid(), nn.Hardswish(), nn.Hardtanh(), nn.ReLU6(), nn.LeakyReLU(), nn.ELU()]
+    made += [nn.Softmax(-1), nn.LogSoftmax(-1)]
+    yield one("activations", nn.Linear(3, 4), 8 * fill([2, 3], 90), lambda f, x: torch.cat([g(f(x)) for g in made]))
+
+
 def cases():
     yield from models()
     yield from layers()
+    yield from arguments()
 
 
 if __name__ == "__main__":

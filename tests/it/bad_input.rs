@@ -11,9 +11,10 @@ use dittograd::nn::{
     MultiheadAttention, RecurrentConfig, RmsNorm, Sampling, SinusoidalPositions, SpectralConv1d,
     TransformerConfig, TransformerEncoderLayer,
 };
+use dittograd::ops::PoolWindow;
 use dittograd::ops::conv::Sizes;
 use dittograd::prelude::*;
-use dittograd::session::Nats;
+use dittograd::session::{AvgPoolOptions, Interpolate, Interpolation, Nats, PadMode, Segments, Spacing};
 use dittograd::torchlean::TorchLean;
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -92,8 +93,11 @@ fn session(rows: &mut Table) {
     rows.value("normal", whole, "std", |s, _| s.normal(&[2], 0.0, -1.0).map(drop));
     rows.value("normal", whole, "mean", |s, _| s.normal(&[2], f64::INFINITY, 1.0).map(drop));
     rows.value("randint", whole, "below", |s, _| s.randint(&[2], 0).map(drop));
+    rows.value("randint_range", whole, "below", |s, _| s.randint_range(&[2], 7, 7).map(drop));
+    rows.value("tril_indices", "TooLarge", "tril_indices", |s, _| s.tril_indices(HUGE, HUGE, 0).map(drop));
+    rows.value("logspace", "OutOfMemory", "on the host", |s, _| s.logspace(0.0, 1.0, HUGE, 2.0).map(drop));
     rows.value("permutation", "Argument", "n: ", |s, _| s.permutation(usize::MAX).map(drop));
-    for p in [1.0, 1.5, -0.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+    for p in [1.5, -0.1, f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
         rows.value("dropout", whole, "p: got", move |_, v| v[0].dropout(p).map(drop));
         rows.add("Dropout::new", whole, "p: got", move |_| Dropout::new(p).map(drop));
     }
@@ -125,7 +129,7 @@ fn session(rows: &mut Table) {
     });
     rows.value("smooth_max_pool2d", whole, "beta", |_, v| v[4].smooth_max_pool2d([2, 2], 1, 0.0).map(drop));
     rows.value("norm", whole, "p", |_, v| v[0].norm(f64::NAN, &[0], false).map(drop));
-    rows.value("normalize", whole, "eps", |_, v| v[0].normalize(1, -1.0).map(drop));
+    rows.value("normalize", whole, "eps", |_, v| v[0].normalize(2.0, 1, -1.0).map(drop));
     for eps in [-1e-5, f64::NAN, f64::INFINITY] {
         rows.value("layer_norm", whole, "eps", move |_, v| v[0].layer_norm(1, None, None, eps).map(drop));
         rows.value("rms_norm", whole, "eps", move |_, v| v[0].rms_norm(1, None, eps).map(drop));
@@ -419,7 +423,7 @@ fn models(rows: &mut Table) {
         (GptConfig { layers: usize::MAX, ..gpt }, "gpt: layers"),
         (GptConfig { heads: 0, ..gpt }, "gpt: sizes"),
         (GptConfig { heads: 3, ..gpt }, "heads"),
-        (GptConfig { dropout: 1.0, ..gpt }, "p: got 1"),
+        (GptConfig { dropout: 1.5, ..gpt }, "p: got 1.5"),
         (GptConfig { dropout: f64::NAN, ..gpt }, "p: got NaN"),
     ] {
         rows.params("Gpt", whole, says, move |p| Gpt::new(p, config).map(drop));
@@ -494,7 +498,7 @@ fn models(rows: &mut Table) {
             ResNet::new(p, ResNetConfig { depth: layers, ..Default::default() }).map(drop)
         });
     }
-    let cell = RecurrentConfig { inputs: 2, hidden: 2, layers: 1, bidirectional: false };
+    let cell = RecurrentConfig { inputs: 2, hidden: 2, ..RecurrentConfig::default() };
     for layers in [0, usize::MAX] {
         rows.params("Lstm", whole, "recurrent: layers", move |p| {
             Lstm::new(p, "l", RecurrentConfig { layers, ..cell }).map(drop)
@@ -713,17 +717,43 @@ const METHODS: &[Method] = &[
     ("repeat_interleave", |v, [a, b, _]| v.repeat_interleave(a, b).map(drop)),
     ("flip", |v, [a, b, _]| v.flip(&[a, b]).map(drop)),
     ("roll", |v, [a, b, _]| v.roll(a, b as i64).map(drop)),
+    ("roll_axes", |v, [a, b, c]| v.roll_axes(&[a, b], &[c as i64, a as i64]).map(drop)),
+    ("movedim_axes", |v, [a, b, c]| v.movedim_axes(&[a, b], &[b, c]).map(drop)),
+    ("view", |v, [a, b, c]| v.view(&[a as i64, b as i64, -(c as i64)]).map(drop)),
+    ("unfold", |v, [a, b, c]| v.unfold(a, b, c).map(drop)),
+    ("combinations", |v, [a, b, _]| v.flatten()?.narrow(0, 0, a % 3)?.combinations(b, a > 1).map(drop)),
+    ("select_scatter", |v, [a, b, _]| v.select_scatter(v.select(a, b)?, a, b).map(drop)),
+    ("slice_scatter", |v, [a, b, c]| v.slice_scatter(v, a, b, c, a).map(drop)),
+    ("diagonal_scatter", |v, [a, b, c]| {
+        v.diagonal_scatter(v.diagonal(a as i64, b, c)?, a as i64, b, c).map(drop)
+    }),
+    ("fractional_max_pool", |v, [a, b, c]| v.fractional_max_pool(&[a, b], &[b, c], None).map(drop)),
+    ("multinomial", |v, [a, ..]| v.multinomial(a, false).map(drop)),
     ("diagonal", |v, [a, b, c]| v.diagonal(a as i64, b, c).map(drop)),
     ("tril", |v, [a, ..]| v.tril(a as i64).map(drop)),
     ("broadcast rows", |v, [a, ..]| v.broadcast_vec_to_rows(a).map(drop)),
     ("broadcast cols", |v, [a, ..]| v.broadcast_vec_to_cols(a).map(drop)),
     ("sum_dim", |v, [a, b, _]| v.sum_dim(&[a, b], true).map(drop)),
+    ("sum_to_size", |v, [a, b, c]| v.sum_to_size(&[a, b, c]).map(drop)),
+    ("std_corrected", |v, [a, b, c]| v.std_corrected(&[a, b], c as f64, true).map(drop)),
+    ("gradient_with", |v, [a, b, _]| v.gradient_with(Spacing::Step(1.0), a, b).map(drop)),
+    ("gradient_with", |v, [a, b, _]| v.gradient_with(Spacing::Places(v), a, b).map(drop)),
+    ("cov_weighted", |v, [a, ..]| v.cov_weighted(a, Some(v), Some(v)).map(drop)),
+    ("quantile_by", |v, [a, ..]| v.quantile_by(v, a, false, QuantileRule::Linear).map(drop)),
+    ("unique_axis", |v, [a, ..]| v.unique_axis(a).map(drop)),
+    ("unique_consecutive_axis", |v, [a, ..]| v.unique_consecutive_axis(a).map(drop)),
+    ("bin_edges", |v, [a, b, c]| v.bin_edges(a, Some((b as f64, c as f64))).map(drop)),
+    ("histogramdd", |v, [a, ..]| v.histogramdd(&[v.bin_edges(a, None)?; 3], Some(v), true).map(drop)),
+    ("segment_reduce", |v, [a, b, _]| {
+        let segments = v.argmax(&[b], false)?;
+        v.segment_reduce(Reduce::Mean, Segments::Offsets(segments), a, None).map(drop)
+    }),
     ("mean_dim", |v, [a, b, _]| v.mean_dim(&[a, b], false).map(drop)),
     ("amax", |v, [a, b, _]| v.amax(&[a, b], false).map(drop)),
     ("argmax", |v, [a, b, _]| v.argmax(&[a, b], false).map(drop)),
     ("var", |v, [a, b, c]| v.var(&[a, b], c, false).map(drop)),
     ("logsumexp", |v, [a, b, _]| v.logsumexp(&[a, b], true).map(drop)),
-    ("normalize", |v, [a, ..]| v.normalize(a, 1e-5).map(drop)),
+    ("normalize", |v, [a, ..]| v.normalize(2.0, a, 1e-5).map(drop)),
     ("softmax_axis", |v, [a, ..]| v.softmax_axis(a).map(drop)),
     ("log_softmax_axis", |v, [a, ..]| v.log_softmax_axis(a).map(drop)),
     ("cumsum", |v, [a, ..]| v.cumsum(a).map(drop)),
@@ -741,6 +771,43 @@ const METHODS: &[Method] = &[
     ("max_pool2d_pad", |v, [a, b, c]| v.max_pool2d_pad([a, b], c, b).map(drop)),
     ("avg_pool2d_pad", |v, [a, b, c]| v.avg_pool2d_pad([a, a], b, c).map(drop)),
     ("adaptive_avg_pool", |v, [a, b, _]| v.adaptive_avg_pool(&[a, b]).map(drop)),
+    ("adaptive_max_pool", |v, [a, b, _]| v.adaptive_max_pool_with_indices(&[a, b]).map(drop)),
+    ("max_pool_with_indices", |v, [a, b, c]| {
+        let window = PoolWindow { dilation: vec![c, c], ..PoolWindow::new(&[a, a], &[b, b], &[0, c]) };
+        v.max_pool_with_indices(window, true).map(drop)
+    }),
+    ("avg_pool_with", |v, [a, b, c]| {
+        let options = AvgPoolOptions { ceil_mode: true, divisor_override: Some(c), ..Default::default() };
+        v.avg_pool_with(PoolWindow::new(&[a, a], &[b, b], &[c, 0]), options).map(drop)
+    }),
+    ("interpolate", |v, [a, b, c]| {
+        let mode = [Interpolation::Nearest, Interpolation::Linear, Interpolation::Cubic][c % 3];
+        v.interpolate(&[a, b], Interpolate::mode(mode)).map(drop)
+    }),
+    ("interpolate antialias", |v, [a, b, _]| {
+        v.interpolate(&[a, b], Interpolate::mode(Interpolation::Cubic).antialias()).map(drop)
+    }),
+    ("interpolate_by", |v, [a, b, _]| {
+        v.interpolate_by(&[a as f64, 1.0 / b as f64], Interpolate::mode(Interpolation::Linear)).map(drop)
+    }),
+    ("affine_grid", |v, [a, b, c]| v.session().ones(&[1, 2, 3])?.affine_grid(&[1, a, b, c], false).map(drop)),
+    ("pad_mode", |v, [a, b, c]| {
+        let mode = [PadMode::Constant(1.0), PadMode::Reflect, PadMode::Replicate, PadMode::Circular][c % 4];
+        v.pad_mode(&[a as i64, -(b as i128) as i64], mode).map(drop)
+    }),
+    ("im2col", |v, [a, b, c]| {
+        v.im2col(&[a, b], ConvWindow::plain(2)?.stride(c).padding(a).dilation(b)).map(drop)
+    }),
+    ("col2im", |v, [a, b, c]| v.col2im(&[a, b], &[c, 1], ConvWindow::plain(2)?).map(drop)),
+    ("pixel_shuffle", |v, [a, ..]| v.pixel_shuffle(a).map(drop)),
+    ("pixel_unshuffle", |v, [a, ..]| v.pixel_unshuffle(a).map(drop)),
+    ("channel_shuffle", |v, [a, ..]| v.channel_shuffle(a).map(drop)),
+    ("local_response_norm", |v, [a, ..]| v.local_response_norm(a, 1e-4, 0.75, 1.0).map(drop)),
+    ("max_unpool", |v, [a, b, _]| v.max_unpool(v.argmax(&[0usize; 0], false)?, &[a, b]).map(drop)),
+    ("conv_padded", |v, [a, b, c]| {
+        let kernel = v.session().ones(&[1, 3, 2, 2])?;
+        v.conv_padded(kernel, None, ConvWindow::plain(2)?.padding(c), &[(a, b), (b, a)]).map(drop)
+    }),
     ("global_max_pool", |v, [a, ..]| v.global_max_pool(a).map(drop)),
     ("irfft", |v, [a, ..]| v.irfft(a).map(drop)),
     ("rope", |v, [a, ..]| v.rope(10000.0, a, false).map(drop)),

@@ -30,6 +30,92 @@ fn formulas_have_slopes_where_they_break() {
     assert_eq!(slopes(|x| x[0].min(x[1])), [[0.5, 1.0, 0.0, 0.0, 0.5], [0.5, 0.0, 1.0, 1.0, 0.5]]);
 }
 
+/// What overflows in the branch that is not taken must not reach the second gradient.
+#[test]
+fn second_gradients_of_elu_are_finite_where_its_exponential_is_not() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[3], &[88.0, 89.0, 1e30])).unwrap();
+    for y in [x.elu(1.0).unwrap(), x.selu().unwrap(), x.celu(1.0).unwrap()] {
+        let first = s.grad(y.sum().unwrap(), &[x]).unwrap()[0];
+        let second = s.grad(first.sum().unwrap(), &[x]).unwrap()[0];
+        assert_eq!(data(second), [0.0; 3]);
+    }
+}
+
+/// Formulas whose gradients need more registers than an op has. The numbers are PyTorch's, in float64.
+#[test]
+fn long_formulas_have_second_and_third_derivatives() {
+    type Formula = for<'s> fn(Var<'s>) -> Result<Var<'s>>;
+    let all: [(&str, Formula, &[f32], &[f32]); 4] = [
+        (
+            "log_ndtr",
+            |x| x.log_ndtr(),
+            &[-9.0, -5.0, -0.5, 2.0],
+            &[-0.988_485_2, -0.967_303_6, -0.731_519_6, -0.113_548_05],
+        ),
+        ("polygamma", |x| x.polygamma(1), &[0.5, 2.0, -1.25], &[97.409_09, 0.493_939_4, 1558.221]),
+        ("i1", |x| x.i1(), &[0.0, 1.0], &[0.0, 0.42941143]),
+        ("i1e", |x| x.i1e(), &[0.0, 1.0], &[0.0, -0.14981633]),
+    ];
+    let d = device();
+    for (name, f, at, want) in all {
+        let s = Session::eager(&d);
+        let x = s.variable(&t(&[at.len()], at)).unwrap();
+        let first = s.grad(f(x).unwrap().sum().unwrap(), &[x]).unwrap()[0];
+        let second = s.grad(first.sum().unwrap(), &[x]).unwrap()[0];
+        for (got, want) in data(second).iter().zip(want) {
+            assert!((got - want).abs() <= 2e-5 * want.abs(), "{name}: {got}, PyTorch has {want}");
+        }
+        assert!(s.grad(second.sum().unwrap(), &[x]).is_ok(), "{name}");
+    }
+}
+
+/// A formula of one's own may have any length.
+#[test]
+fn a_formula_that_is_too_long_for_one_op_becomes_several() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[3], &[0.5, -1.0, 2.0])).unwrap();
+    let (terms, before) = (60, s.size());
+    let sum = s
+        .pointwise(&[x], |v| {
+            let parts: Vec<Expr> = (1..=terms).map(|k| v[0] * Expr::c(f64::from(k))).collect();
+            parts[1..].iter().fold(parts[0], |sum, part| sum + *part)
+        })
+        .unwrap();
+    assert!(s.size() > before + 1);
+    assert_eq!(data(sum), [915.0, -1830.0, 3660.0]);
+    assert_eq!(data(s.grad(sum.sum().unwrap(), &[x]).unwrap()[0]), [1830.0; 3]);
+}
+
+#[test]
+fn constants_of_formulas_may_be_made_outside_and_nothing_else() {
+    let d = device();
+    let s = Session::eager(&d);
+    let x = s.variable(&t(&[2], &[1.0, 2.0])).unwrap();
+    let three = Expr::c(3.0);
+    assert_eq!(data(s.pointwise(&[x], |v| v[0] * three).unwrap()), [3.0, 6.0]);
+    assert_eq!(data(s.pointwise(&[x], |_| three).unwrap()), [3.0, 3.0]);
+    let mut kept = None;
+    s.pointwise(&[x], |v| {
+        kept = Some(v[0] * Expr::c(2.0));
+        v[0]
+    })
+    .unwrap();
+    for foreign in [kept.unwrap(), three * three] {
+        let error = s.pointwise(&[x], |v| v[0] + foreign).unwrap_err().to_string();
+        assert!(error.contains("make all but constants inside of the closure"), "{error}");
+    }
+    // A formula that builds another one.
+    let inner = |v: &[Expr]| Pointwise::trace(1, |w| vec![w[0] + v[0]]).eval(&[1.0f32])[0];
+    let y = s.pointwise(&[x], |v| {
+        assert!(inner(v).is_nan());
+        v[0] * three
+    });
+    assert_eq!(data(y.unwrap()), [3.0, 6.0]);
+}
+
 #[test]
 fn gradients_have_gradients() {
     let d = device();

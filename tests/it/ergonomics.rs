@@ -213,8 +213,8 @@ fn guessed_names_are_there() {
     assert_eq!(data(x.masked_fill(x.isnan().unwrap(), -1.0).unwrap()), [1.0, 2.0, 3.0, 4.0, -1.0, 6.0]);
     let row = s.input(&t(&[3], &[3.0, 4.0, 0.0])).unwrap();
     assert_eq!(data(row.expand(&[2, 3]).unwrap()), [3.0, 4.0, 0.0, 3.0, 4.0, 0.0]);
-    assert_eq!(data(row.normalize(0, 1e-12).unwrap()), [0.6, 0.8, 0.0]);
-    assert_eq!(data(row.zeros_like().unwrap().normalize(0, 1e-12).unwrap()), [0.0; 3]);
+    assert_eq!(data(row.normalize(2.0, 0, 1e-12).unwrap()), [0.6, 0.8, 0.0]);
+    assert_eq!(data(row.zeros_like().unwrap().normalize(2.0, 0, 1e-12).unwrap()), [0.0; 3]);
     assert_eq!(data(row.lerp(0.5, row.ones_like().unwrap()).unwrap()), [2.0, 2.5, 0.5]);
     let labels = s.labels(&Tensor::new(&[2, 1], vec![2, 0]).unwrap()).unwrap();
     let hot = labels.one_hot(3).unwrap();

@@ -4,7 +4,7 @@ use dittograd::device::AnyBuffer;
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::{self, AnyOp, Io, Recorder, Val};
 use dittograd::prelude::*;
-use dittograd::scalar::{Ratio, Real, Scalar};
+use dittograd::scalar::{Ratio, Real, Scalar, Special};
 use dittograd::shape::Shape;
 use dittograd::tape::{Backward, Tape};
 use std::cmp::Ordering;
@@ -69,6 +69,15 @@ impl Real for Tangent {
         if b > self { self } else { b }
     }
     fn pow(self, _: Tangent) -> Tangent {
+        NONE
+    }
+    fn special(self, _: Special) -> Tangent {
+        NONE
+    }
+    fn atan2(self, _: Tangent) -> Tangent {
+        NONE
+    }
+    fn fmod(self, _: Tangent) -> Tangent {
         NONE
     }
     fn where_gt(a: Tangent, b: Tangent, x: Tangent, y: Tangent) -> Tangent {

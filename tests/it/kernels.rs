@@ -214,11 +214,13 @@ fn no_module_adds_floats_atomically() {
     let modules = modules();
     assert!(modules.len() > 30);
     for (name, source) in modules {
-        // Tickets and counts of blocks that have come are whole numbers.
+        // Tickets, and counts of digits and of blocks that have come, are whole numbers.
         let whole = [
             "atomicAdd(reinterpret_cast<u64*>(turns), 1ull)",
             "atomicAdd(ticket, 1u)",
             "atomicAdd(arrived, 1u)",
+            "atomicAdd(&counts[digit], __popc(peers))",
+            "atomicAdd(&chosen[0], 1u)",
         ];
         let adds = source.matches("atomicAdd(").count();
         assert_eq!(adds, whole.iter().map(|add| source.matches(add).count()).sum::<usize>(), "{name}");

@@ -286,6 +286,95 @@ fn permutations_hold_every_index_once() {
     assert!((0..3).all(|k| small.iter().filter(|x| **x == k).count() > 270) && small.iter().all(|x| *x < 3));
 }
 
+#[test]
+fn whole_numbers_of_a_range_are_exact() {
+    let s = session();
+    let (low, high) = (u32::MAX - 5, u32::MAX - 2);
+    let all = s.randint_range(&[1000], low, high).unwrap().indices().unwrap().into_data();
+    assert!((low..high).all(|k| all.iter().filter(|x| **x == k).count() > 270));
+    assert!(all.iter().all(|x| (low..high).contains(x)));
+    let [a, b] = [0, 9].map(|low| {
+        let s = session();
+        s.randint_range(&[50], low, low + 7).unwrap().indices().unwrap().into_data()
+    });
+    assert_eq!(a.iter().map(|x| x + 9).collect::<Vec<_>>(), b);
+}
+
+#[test]
+fn draws_by_elements_follow_their_numbers() {
+    let s = session();
+    let p = s
+        .input(&Tensor::new(&[1, 4], vec![0.0, 0.25, 0.75, 1.0]).unwrap())
+        .unwrap()
+        .expand(&[4000, -1])
+        .unwrap();
+    let mean = values(p.bernoulli().unwrap().mean_axes(&[0]).unwrap());
+    assert!(
+        mean[0] == 0.0 && (mean[1] - 0.25).abs() < 0.03 && (mean[2] - 0.75).abs() < 0.03 && mean[3] == 1.0
+    );
+    let std = s.input(&Tensor::new(&[2, 1], vec![0.0, 3.0]).unwrap()).unwrap();
+    let x = s.full(&[5000], 2.0).unwrap().normal(std).unwrap();
+    assert!(values(x.select(0, 0).unwrap()).iter().all(|x| *x == 2.0));
+    let [mean, var, ..] = moments(&values(x.select(0, 1).unwrap()));
+    assert!((mean - 2.0).abs() < 0.2 && (var - 9.0).abs() < 0.7);
+    for replacement in [true, false] {
+        let drawn = p.multinomial(2, replacement).unwrap().indices().unwrap().into_data();
+        let first = |k: u32| drawn.chunks(2).filter(|row| row[0] == k).count() as f64 / 4000.0;
+        assert!(first(0) == 0.0 && (first(1) - 0.125).abs() < 0.03 && (first(3) - 0.5).abs() < 0.03);
+        assert!(drawn.chunks(2).any(|row| row[0] == row[1]) == replacement);
+    }
+    let rare = s.input(&Tensor::new(&[3], vec![0.0, 1.0, 0.0]).unwrap()).unwrap();
+    assert_eq!(rare.multinomial(3, false).unwrap().indices().unwrap().data()[0], 1);
+}
+
+/// With a probability of 1 all is dropped: zeros, with gradients of zero, whatever the elements are.
+#[test]
+fn all_can_be_dropped() {
+    let s = session();
+    let data = vec![1.0, f32::NAN, f32::INFINITY, -2.0];
+    let x = s.variable(&Tensor::new(&[2, 2], data).unwrap()).unwrap();
+    let calls = s.random_calls();
+    for y in [x.dropout(1.0), x.channel_dropout(1.0), x.alpha_dropout(1.0), x.feature_alpha_dropout(1.0)] {
+        let y = y.unwrap();
+        assert_eq!(values(y), [0.0; 4]);
+        assert_eq!(values(s.grad(y.sum().unwrap(), &[x]).unwrap()[0]), [0.0; 4]);
+    }
+    assert_eq!(s.random_calls(), calls, "nothing is drawn");
+}
+
+/// As PyTorch's: one piece of a given size, as many as asked for of a given count.
+#[test]
+fn an_axis_without_elements_has_pieces() {
+    let s = session();
+    let x = s.zeros(&[0, 3]).unwrap();
+    let shapes = |pieces: Result<Vec<Var<'_>>>| {
+        pieces.unwrap().into_iter().map(|v| v.shape().unwrap().dims().to_vec()).collect::<Vec<_>>()
+    };
+    assert_eq!(shapes(x.chunks(0, 2)), [[0, 3]]);
+    assert_eq!(shapes(x.chunk(0, 2)), [[0, 3], [0, 3]]);
+    assert!(x.chunk(0, usize::MAX).is_err());
+}
+
+#[test]
+fn triangles_have_indices() {
+    let s = session();
+    for (rows, columns) in [(3, 4), (4, 2), (0, 3)] {
+        let eye = s.eye_with(rows, columns).unwrap();
+        assert_eq!(eye.shape().unwrap().dims(), [rows, columns]);
+        for diagonal in [-5, -1, 0, 2, 9] {
+            let ones = s.ones(&[rows, columns]).unwrap();
+            let of = |index: Var<'_>, part: Var<'_>| {
+                let want = part.nonzero().unwrap().transpose().unwrap();
+                assert_eq!(index.shape().unwrap(), want.shape().unwrap());
+                assert_eq!(index.indices().unwrap().data(), want.indices().unwrap().data());
+            };
+            of(s.tril_indices(rows, columns, diagonal).unwrap(), ones.tril(diagonal).unwrap());
+            of(s.triu_indices(rows, columns, diagonal).unwrap(), ones.triu(diagonal).unwrap());
+        }
+    }
+    assert_eq!(values(s.eye_with(2, 3).unwrap()), [1.0, 0.0, 0.0, 0.0, 1.0, 0.0]);
+}
+
 /// Every product written out.
 fn naive(equation: &str, values: &[&Tensor<f32>]) -> Vec<f64> {
     let (left, right) = equation.split_once("->").unwrap();

@@ -174,7 +174,7 @@ fn class_weights_and_reductions_are_those_of_pytorch() {
                 let (loss, gradient) = loss_and_gradient(|x| {
                     let weight = Some(x.session().input(&t(&[3], &[0.5, 2.0, 1.25]))?);
                     let y = x.session().labels(&labels(&[2, 0, 1, 1]))?;
-                    let options = LabelLoss { weight, ignore, label_smoothing, reduction };
+                    let options = LabelLoss { weight, ignore, label_smoothing, reduction, axis: None };
                     if of_logs { x.nll_loss(y, options) } else { x.cross_entropy_loss(y, options) }
                 });
                 let what = format!("{reduction:?} {ignore:?} {label_smoothing} {of_logs}");
@@ -210,7 +210,7 @@ fn ignored_rows_may_hold_anything_and_nothing_counted_is_zero() {
     for (y, rows) in [([2, 1], 1), ([1, 1], 0)] {
         let y = s.labels(&labels(&y)).unwrap();
         for label_smoothing in [0.0, 0.25] {
-            let options = LabelLoss { weight, ignore: Some(1), label_smoothing, reduction: Reduction::Mean };
+            let options = LabelLoss { weight, ignore: Some(1), label_smoothing, ..LabelLoss::default() };
             let loss = x.cross_entropy_loss(y, options).unwrap();
             let grads = loss.backward_retain().unwrap();
             let gradient = grads.var(x).unwrap().to_tensor::<f32>().unwrap().into_data();

@@ -207,7 +207,13 @@ fn of_every_model_have_all_its_parameters_and_both_modes() {
     let d = device();
     let mut params = Params::new(&d, 1);
     let all = models(&mut params);
-    let config = RecurrentConfig { inputs: 2, hidden: 3, layers: 2, bidirectional: true };
+    let config = RecurrentConfig {
+        inputs: 2,
+        hidden: 3,
+        layers: 2,
+        bidirectional: true,
+        ..RecurrentConfig::default()
+    };
     let recurrent = (
         Rnn::new(&mut params, "rnn", config).unwrap(),
         Gru::new(&mut params, "gru", config).unwrap(),

@@ -8,7 +8,7 @@ use dittograd_check::gpu;
 use serde_json::Value;
 
 /// Element `i` of tensor `k`, as in `tests/golden/models.py`.
-fn fill(dims: &[usize], k: usize) -> Tensor<f32> {
+pub(super) fn fill(dims: &[usize], k: usize) -> Tensor<f32> {
     let one = |i: usize| ((37 * i + i * i / 7 + 11 * k) % 101) as f32 - 50.0;
     Tensor::from_fn(Shape::new(dims).unwrap(), |i| one(i) / 128.0)
 }
@@ -18,13 +18,13 @@ fn whole(dims: &[usize], k: usize, below: usize) -> Tensor<u32> {
 }
 
 /// A model or layer with tiny sizes, its input, and its target; `fill` makes one of the output's shape where none is given.
-struct Case {
-    net: Box<Net>,
-    x: Data,
-    y: Option<Data>,
+pub(super) struct Case {
+    pub(super) net: Box<Net>,
+    pub(super) x: Data,
+    pub(super) y: Option<Data>,
 }
 
-type Net = dyn for<'s> Fn(Var<'s>) -> Result<Var<'s>>;
+pub(super) type Net = dyn for<'s> Fn(Var<'s>) -> Result<Var<'s>>;
 
 const MODELS: [&str; 10] =
     ["mlp", "cnn", "fno1d", "gpt", "fno2d", "resnet", "vit", "vit_mean", "autoencoder", "mamba"];
@@ -58,7 +58,7 @@ const LAYERS: [&str; 25] = [
 ];
 
 fn names() -> impl Iterator<Item = &'static str> {
-    MODELS.into_iter().chain(LAYERS)
+    MODELS.into_iter().chain(LAYERS).chain(super::nn_arguments::LAYERS)
 }
 
 fn net(module: impl Forward + 'static) -> Box<Net> {
@@ -66,12 +66,12 @@ fn net(module: impl Forward + 'static) -> Box<Net> {
 }
 
 /// Outputs and last states of a recurrent layer, one behind the other.
-fn flat<'s>(values: &[Var<'s>]) -> Result<Var<'s>> {
+pub(super) fn flat<'s>(values: &[Var<'s>]) -> Result<Var<'s>> {
     let parts = values.iter().map(|v| v.flatten()).collect::<Result<Vec<_>>>()?;
     parts[0].session().concat(&parts, 0)
 }
 
-fn times(x: &Tensor<f32>, by: f32) -> Tensor<f32> {
+pub(super) fn times(x: &Tensor<f32>, by: f32) -> Tensor<f32> {
     Tensor::from_fn(x.shape(), |i| by * x.data()[i])
 }
 
@@ -88,6 +88,7 @@ impl Case {
             hidden: 4,
             layers,
             bidirectional,
+            ..nn::RecurrentConfig::default()
         };
         let norm = |layer: nn::BatchNorm| if eval { layer.eval() } else { layer };
         match name {
@@ -269,7 +270,7 @@ impl Case {
                 ];
                 of(net(nn::Sequential::from(layers)), large(&[2, 3, 3], 4.0), None)
             }
-            _ => panic!("no case {name}"),
+            _ => super::nn_arguments::case(name, p, dropout, eval),
         }
     }
 
@@ -286,7 +287,7 @@ impl Case {
 }
 
 /// Numbers or indices.
-enum Data {
+pub(super) enum Data {
     Num(Tensor<f32>),
     Idx(Tensor<u32>),
 }
@@ -470,7 +471,17 @@ fn fingerprint(d: &Device, name: &str, dropout: f64, compiled: bool) -> String {
 
 /// With and without dropout, where there is any.
 fn steps() -> impl Iterator<Item = (&'static str, f64)> {
-    let dropped = ["gpt", "vit", "encoder_layer", "encoder_layer_first"];
+    let dropped = [
+        "gpt",
+        "vit",
+        "encoder_layer",
+        "encoder_layer_first",
+        "decoder_layer",
+        "encoder",
+        "transformer",
+        "lstm_projected",
+        "attention_dropout",
+    ];
     names().map(|n| (n, 0.0)).chain(dropped.map(|n| (n, 0.25)))
 }
 
@@ -551,21 +562,21 @@ fn bad_sizes_are_errors_that_say_so() {
     says(nn::CausalSelfAttention::new(p, "f", 6, 4, 0.02), "4 heads do not divide a width of 6");
     says(nn::CausalSelfAttention::new(p, "f", usize::MAX, 1, 0.02), "");
     says(nn::SpectralConv1d::new(p, "g", 2, 2, 0), "use at least 1");
-    says(nn::Dropout::new(1.0), "below 1");
-    says(nn::Dropout::new(f64::NAN), "below 1");
+    says(nn::Dropout::new(1.5), "0 to 1");
+    says(nn::Dropout::new(f64::NAN), "0 to 1");
     says(Cnn::new(p, CnnConfig { image: [3, 8], ..CnnConfig::default() }), "at least 4 by 4");
     says(Cnn::new(p, CnnConfig { classes: 0, ..CnnConfig::default() }), "use at least 1");
     says(Fno1d::new(p, Fno1dConfig { layers: 0, ..Fno1dConfig::default() }), "layers: got 0, use 1 to 4096");
     let config = GptConfig { vocab: 7, context: 4, width: 4, heads: 2, layers: 1, dropout: 0.0 };
     says(Gpt::new(p, GptConfig { heads: 3, ..config }), "do not divide");
-    says(Gpt::new(p, GptConfig { dropout: 1.5, ..config }), "below 1");
+    says(Gpt::new(p, GptConfig { dropout: 1.5, ..config }), "0 to 1");
 
     says(nn::ConvTranspose2d::new(p, "h", 3, 4, [3, 3], window.groups(2), [0, 0]), "do not divide");
     says(nn::BatchNorm::new(p, "i", 0), "use at least 1");
     says(nn::GroupNorm::new(p, "j", 3, 4), "3 do not divide 4 channels");
     says(nn::MultiheadAttention::new(p, "k", 6, 4, false), "4 heads do not divide a width of 6");
     says(nn::SpectralConv2d::new(p, "l", 2, 2, [0, 1]), "use at least 1");
-    let recurrent = nn::RecurrentConfig { inputs: 3, hidden: 4, layers: 1, bidirectional: false };
+    let recurrent = nn::RecurrentConfig { inputs: 3, hidden: 4, ..nn::RecurrentConfig::default() };
     says(nn::Gru::new(p, "m", nn::RecurrentConfig { hidden: 0, ..recurrent }), "use at least 1");
     says(ResNet::new(p, ResNetConfig { depth: 18, ..ResNetConfig::default() }), "8, 14, 20");
     says(Vit::new(p, VitConfig { patch: [5, 4], ..VitConfig::default() }), "do not divide an image");

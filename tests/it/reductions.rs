@@ -39,13 +39,13 @@ fn axes_are_dropped_or_kept() {
     assert_eq!(shape(x.sum_dim(&[1], true)), [2, 1, 4]);
     assert_eq!(shape(x.mean_dim(&[2, 0], false)), [3]);
     assert_eq!(shape(x.amax(&[0, 2], true)), [1, 3, 1]);
-    assert_eq!(shape(x.logsumexp(&[], true)), [2, 3, 4]);
+    assert_eq!(shape(x.logsumexp(&[0usize; 0], true)), [2, 3, 4]);
     assert_eq!(shape(x.var(&[0, 1, 2], 1, true)), [1, 1, 1]);
     assert_eq!(shape(x.norm(2.0, &[2], false)), [2, 3]);
     assert_eq!(shape(x.argmin(&[2], true)), [2, 3, 1]);
     assert_eq!(data(x.amax(&[0, 2], false).unwrap()), [15.0, 19.0, 23.0]);
     assert!(x.sum_dim(&[1, 1], false).is_err() && x.amax(&[3], false).is_err());
-    assert!(x.norm(3.0, &[0], false).is_err());
+    assert!(x.norm(f64::NAN, &[0], false).is_err());
 }
 
 #[test]
@@ -223,5 +223,22 @@ fn long_products_have_one_answer() {
         };
         let got = f64::from(f32::from_bits(answers[0][0]));
         assert!((got - want).abs() <= 1e-3 * want, "{dims:?}: {got}, not {want}");
+    }
+}
+
+/// Of one element the first is the largest.
+#[test]
+fn positions_over_no_axes_are_0() {
+    let d = device();
+    let s = Session::eager(&d);
+    for dims in [&[][..], &[3], &[2, 0]] {
+        let x = s.ones(dims).unwrap();
+        for keepdim in [false, true] {
+            for at in [x.argmax(&[0usize; 0], keepdim), x.argmin(&[0usize; 0], keepdim)] {
+                let at = at.unwrap().indices().unwrap();
+                assert_eq!(at.shape().dims(), dims);
+                assert!(at.data().iter().all(|i| *i == 0));
+            }
+        }
     }
 }

@@ -101,7 +101,7 @@ fn reductions_scans_and_masks_give_what_the_untyped_ones_give() {
     same(x.var::<1>(1).unwrap(), a.var(&[1], 1, false).unwrap());
     same(x.std::<0>(0).unwrap(), a.std(&[0], 0, false).unwrap());
     same(x.norm::<1>(2.0).unwrap(), a.norm(2.0, &[1], false).unwrap());
-    same(x.normalize::<1>(1e-12).unwrap(), a.normalize(1, 1e-12).unwrap());
+    same(x.normalize::<1>(1e-12).unwrap(), a.normalize(2.0, 1, 1e-12).unwrap());
     same(x.cumsum::<0>().unwrap(), a.cumsum(0).unwrap());
     same(x.cumsum_with::<1>(true, true).unwrap(), a.cumsum_with(1, true, true).unwrap());
     same(x.cumprod::<1>().unwrap(), a.cumprod(1).unwrap());
@@ -198,6 +198,7 @@ fn losses_have_the_shape_of_their_reduction() {
         ignore: Some(2),
         label_smoothing: 0.1,
         reduction: Reduction::None,
+        axis: None,
     };
     let each: Vector<3> = x.cross_entropy_loss(l, Some(w), Some(2), 0.1, Each).unwrap();
     same(each, a.cross_entropy_loss(labels, options).unwrap());

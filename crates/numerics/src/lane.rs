@@ -79,6 +79,10 @@ pub trait LaneDouble: Arithmetic + Neg<Output = Self> {
     fn from_words(high: Self::Int, low: Self::Int) -> Self;
     /// The low 32 bits of the bit pattern.
     fn low_word(self) -> Self::Int;
+    /// The high 32 bits of the bit pattern.
+    fn high_word(self) -> Self::Int;
+    /// The square root, correctly rounded.
+    fn sqrt(self) -> Self;
     /// `self < other`; false when either is NaN.
     fn lt(self, other: Self) -> Self::Mask;
     /// `a` where `mask` holds, else `b`.
@@ -208,6 +212,14 @@ impl LaneDouble for f64 {
     #[inline(always)]
     fn low_word(self) -> Self::Int {
         Wrapping(self.to_bits() as u32)
+    }
+    #[inline(always)]
+    fn high_word(self) -> Self::Int {
+        Wrapping((self.to_bits() >> 32) as u32)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        f64::sqrt(self)
     }
     #[inline(always)]
     fn lt(self, other: Self) -> bool {
@@ -452,6 +464,12 @@ impl LaneDouble for TraceDouble {
     fn low_word(self) -> TraceInt {
         TraceInt(statement("unsigned int", format!("(unsigned int)__double2loint({})", name_of(self.0))))
     }
+    fn high_word(self) -> TraceInt {
+        TraceInt(statement("unsigned int", format!("(unsigned int)__double2hiint({})", name_of(self.0))))
+    }
+    fn sqrt(self) -> Self {
+        Self(statement("double", format!("__dsqrt_rn({})", name_of(self.0))))
+    }
     fn lt(self, other: Self) -> TraceMask {
         TraceMask(statement("bool", pair(self.0, "<", other.0)))
     }
@@ -583,6 +601,6 @@ mod tests {
     fn double_words_fit_together() {
         let one = f64::from_words(Wrapping(0x3ff0_0000), Wrapping(7));
         assert_eq!(one.to_bits(), 0x3ff0_0000_0000_0007);
-        assert_eq!(one.low_word().0, 7);
+        assert_eq!((one.high_word().0, one.low_word().0), (0x3ff0_0000, 7));
     }
 }

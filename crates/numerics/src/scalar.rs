@@ -3,8 +3,10 @@
 //! the reference implementations need: a value that can be looked at.
 
 mod ratio;
+mod special;
 
 pub use ratio::Ratio;
+pub use special::Special;
 
 use crate::functions;
 use std::fmt::Debug;
@@ -49,6 +51,12 @@ pub trait Real:
     fn erf(self) -> Self;
     /// `self^b`.
     fn pow(self, b: Self) -> Self;
+    /// One of the less common functions.
+    fn special(self, f: Special) -> Self;
+    /// The angle of the point with abscissa `x` and this ordinate, from -pi to pi.
+    fn atan2(self, x: Self) -> Self;
+    /// What is left after a whole number of times `b` is taken off, with the sign of this number; exact.
+    fn fmod(self, b: Self) -> Self;
     /// The largest whole number that is not above; exact, the sign of zero is kept.
     fn floor(self) -> Self;
     /// The nearest whole number, halves to the even one; exact, the sign of zero is kept.
@@ -83,6 +91,18 @@ pub trait Scalar: Real + PartialOrd + Debug + Send + Sync + 'static {
 pub fn signed<R: Real>(by: R, x: R) -> R {
     let zero = R::c(0.0);
     R::where_gt(by, zero, x, R::where_gt(zero, by, -x, by.abs()))
+}
+
+/// `x`, or 1 where it is zero: for a divisor of which the quotient is not taken there.
+#[doc(hidden)]
+pub fn nonzero<R: Real>(x: R) -> R {
+    R::where_eq(x, R::c(0.0), R::c(1.0), x)
+}
+
+/// `k[0] + k[1] t + k[2] t^2 + …`.
+#[doc(hidden)]
+pub fn polynomial<R: Real>(t: R, k: &[f64]) -> R {
+    k.iter().rev().fold(R::c(0.0), |sum, &k| sum.fma(t, R::c(k)))
 }
 
 /// `x` if `first`, else `y`. By bits: a choice between two loads would make the compiler load under masks, at
@@ -157,6 +177,18 @@ impl Real for f32 {
     #[inline(always)]
     fn pow(self, b: f32) -> f32 {
         functions::pow(self, b)
+    }
+    #[inline(always)]
+    fn special(self, f: Special) -> f32 {
+        f.single(self)
+    }
+    #[inline(always)]
+    fn atan2(self, x: f32) -> f32 {
+        functions::atan2(self, x)
+    }
+    #[inline(always)]
+    fn fmod(self, b: f32) -> f32 {
+        functions::fmod(self, b)
     }
     #[inline(always)]
     fn floor(self) -> f32 {
@@ -246,6 +278,15 @@ impl Real for f64 {
     }
     fn pow(self, b: f64) -> f64 {
         libm::pow(self, b)
+    }
+    fn special(self, f: Special) -> f64 {
+        f.double(self)
+    }
+    fn atan2(self, x: f64) -> f64 {
+        libm::atan2(self, x)
+    }
+    fn fmod(self, b: f64) -> f64 {
+        libm::fmod(self, b)
     }
     fn floor(self) -> f64 {
         f64::floor(self)
@@ -401,6 +442,20 @@ impl Real for Dual {
         let by_base = Dual::chain(v, b.v * Real::pow(self.v, b.v - 1.0), self.d);
         let by_exponent = Dual::chain(v, v * Real::log(self.v), b.d);
         Dual { v, d: by_base.d + by_exponent.d }
+    }
+    fn special(self, f: Special) -> Dual {
+        let v = f.double(self.v);
+        Dual::chain(v, f.slope(self.v, v), self.d)
+    }
+    fn atan2(self, x: Dual) -> Dual {
+        let v = Real::atan2(self.v, x.v);
+        let square = self.v * self.v + x.v * x.v;
+        Dual { v, d: (x.v * self.d - self.v * x.d) / square }
+    }
+    fn fmod(self, b: Dual) -> Dual {
+        let v = Real::fmod(self.v, b.v);
+        let times = ((self.v - v) / b.v).round();
+        Dual { v, d: self.d - if b.d == 0.0 { 0.0 } else { times * b.d } }
     }
     fn max(self, b: Dual) -> Dual {
         if self.v > b.v || self.v.is_nan() { self } else { b }

@@ -9,6 +9,33 @@ use std::fmt;
 /// Most axes a shape can have: a batch, channels and eight axes of space. Kernel metadata travels as arguments of this fixed size.
 pub const MAX_RANK: usize = 10;
 
+/// A position as a caller names it: a whole number of any type, counted from the start, or if it is negative from the
+/// end, where -1 is the last. Axes of a value are named like this.
+pub trait Position: Copy {
+    /// The number itself.
+    fn number(self) -> i128;
+
+    /// The position from the start among `count`. A number that is not negative stays as it is, even if it is too large.
+    /// `None` if it lies before the start.
+    fn among(self, count: usize) -> Option<usize> {
+        let number = self.number();
+        let from_start = if number < 0 { number + count as i128 } else { number };
+        usize::try_from(from_start).ok()
+    }
+}
+
+macro_rules! positions {
+    ($($number:ty)*) => {$(
+        impl Position for $number {
+            fn number(self) -> i128 {
+                self as i128
+            }
+        }
+    )*};
+}
+
+positions!(usize u32 isize i64 i32);
+
 /// The dimensions of a tensor. The empty list is a scalar with one element; a zero dimension is
 /// legal and means no elements. The element count is checked for overflow when the shape is made,
 /// so [`Shape::numel`] cannot fail.
@@ -67,6 +94,26 @@ impl Shape {
     /// The product of all dimensions but the last: how many rows the last axis comes in.
     pub fn rows(&self) -> usize {
         self.dims().split_last().map_or(1, |(_, lead)| lead.iter().product())
+    }
+
+    /// The axis that a caller names, from the outermost. A number that is not negative stays as it is: the op that takes it
+    /// refuses one that is too large. Errors if it lies before the first axis.
+    #[track_caller]
+    pub fn axis(&self, op: &str, axis: impl Position) -> Result<usize> {
+        axis.among(self.rank()).ok_or_else(|| {
+            let (given, rank) = (axis.number(), self.rank());
+            let range = match rank {
+                0 => "a scalar has no axes".to_string(),
+                _ => format!("use -{rank} to {}", rank - 1),
+            };
+            Error::argument(op, "axis", format!("{given} lies before the first axis of {self}; {range}"))
+        })
+    }
+
+    /// [`Shape::axis`] of each.
+    #[track_caller]
+    pub fn axes(&self, op: &str, axes: &[impl Position]) -> Result<Vec<usize>> {
+        axes.iter().map(|&axis| self.axis(op, axis)).collect()
     }
 
     /// Row-major strides in elements.

@@ -35,6 +35,9 @@ pub(crate) fn depth(n: usize) -> f64 {
 pub enum SampleIn {
     /// Numbers of a shape, uniform in a range.
     Num(Shape, (f64, f64)),
+    /// Square matrices in the last two axes, of size `n`: numbers uniform in a range, with `2 sqrt(n)` times the largest one
+    /// added at `j = (i + shift) mod n`. These can be solved with, and without a shift they are positive definite.
+    Dominant(Shape, (f64, f64), usize),
     /// Indices of a shape, below a bound.
     Idx(Shape, u32),
 }
@@ -48,7 +51,7 @@ impl SampleIn {
     /// Shape and element type.
     pub fn meta(&self) -> Meta {
         match self {
-            SampleIn::Num(s, _) => Meta::f32(*s),
+            SampleIn::Num(s, _) | SampleIn::Dominant(s, ..) => Meta::f32(*s),
             SampleIn::Idx(s, _) => Meta::u32(*s),
         }
     }
@@ -172,6 +175,15 @@ pub fn draw(ins: &[SampleIn], stream: &mut Stream) -> Result<Vec<AnyTensor<f32>>
     let one = |i: &SampleIn| match i {
         SampleIn::Num(shape, (lo, hi)) => {
             Tensor::try_from_fn(*shape, |_| stream.range(*lo as f32, *hi as f32)).map(AnyTensor::Num)
+        }
+        SampleIn::Dominant(shape, (lo, hi), shift) => {
+            let n = shape.last();
+            let more = (2.0 * (n as f64).sqrt() * lo.abs().max(hi.abs())) as f32;
+            let number = |at: usize| {
+                let x = stream.range(*lo as f32, *hi as f32);
+                if at % n == (at / n + shift) % n { x + more } else { x }
+            };
+            Tensor::try_from_fn(*shape, number).map(AnyTensor::Num)
         }
         SampleIn::Idx(shape, bound) => {
             Tensor::try_from_fn(*shape, |_| stream.below(*bound as usize) as u32).map(AnyTensor::Idx)

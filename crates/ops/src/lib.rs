@@ -17,19 +17,24 @@ mod meanings;
 mod op;
 mod record;
 mod validate;
+mod workspace;
 
 // Families.
 pub mod attention;
 pub mod conv;
 pub mod fused;
+pub mod image;
 pub mod index;
 pub mod layout;
+pub mod linalg;
 pub mod loss;
 pub mod matmul;
 pub mod norm;
+pub mod order;
 pub mod pointwise;
 pub mod pool;
 pub mod random;
+pub mod recurrent;
 pub mod reduce;
 pub mod scan;
 pub mod softmax;

@@ -3,7 +3,6 @@
 use crate::*;
 use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};
-use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::tensor::Tensor;
@@ -67,6 +66,41 @@ macro_rules! with_ops {
             axpy: pointwise::Axpy,
             where_: pointwise::Where,
             clamp_to: pointwise::ClampTo,
+            tan: pointwise::Tan,
+            atan: pointwise::Atan,
+            asin: pointwise::Asin,
+            acos: pointwise::Acos,
+            sinh: pointwise::Sinh,
+            cosh: pointwise::Cosh,
+            asinh: pointwise::Asinh,
+            acosh: pointwise::Acosh,
+            atanh: pointwise::Atanh,
+            exp2: pointwise::Exp2,
+            log2: pointwise::Log2,
+            log10: pointwise::Log10,
+            erfc: pointwise::Erfc,
+            erfcx: pointwise::Erfcx,
+            erfinv: pointwise::Erfinv,
+            ndtri: pointwise::Ndtri,
+            lgamma: pointwise::Lgamma,
+            digamma: pointwise::Digamma,
+            i0: pointwise::I0,
+            i0e: pointwise::I0e,
+            i1: pointwise::I1,
+            i1e: pointwise::I1e,
+            trunc: pointwise::Trunc,
+            atan2: pointwise::Atan2,
+            fmod: pointwise::Fmod,
+            remainder: pointwise::Remainder,
+            hypot: pointwise::Hypot,
+            logaddexp: pointwise::Logaddexp,
+            xlogy: pointwise::Xlogy,
+            xlog1py: pointwise::Xlog1py,
+            entr: pointwise::Entr,
+            sinc: pointwise::Sinc,
+            spherical_bessel_j0: pointwise::SphericalBesselJ0,
+            log_odds: pointwise::LogOdds,
+            copysign: pointwise::Copysign,
             map: pointwise::Map,
             fused: fused::Fused,
             sum: reduce::Sum,
@@ -98,6 +132,13 @@ macro_rules! with_ops {
             index_add: index::IndexAdd,
             take_along_axis: index::TakeAlongAxis,
             scatter_add: index::ScatterAdd,
+            scatter_reduce: index::ScatterReduce,
+            scatter_last: index::ScatterLast,
+            flat_index: index::FlatIndex,
+            argsort: order::ArgSort,
+            topk: order::TopK,
+            running_extremum: order::RunningExtremum,
+            searchsorted: order::SearchSorted,
             to_float: index::ToFloat,
             to_index: index::ToIndex,
             index_eq: index::IndexEq,
@@ -111,9 +152,15 @@ macro_rules! with_ops {
             spectral_conv1d: spectral::SpectralConv1d,
             rfft: spectral::Rfft,
             irfft: spectral::Irfft,
+            cholesky: linalg::Cholesky,
+            triangular_solve: linalg::TriangularSolve,
+            lu: linalg::Lu,
+            qr: linalg::Qr,
             cumsum: scan::CumSum,
             selective_scan: scan::SelectiveScan,
             selective_scan_bwd: scan::SelectiveScanBwd,
+            recurrent: recurrent::Recurrent,
+            recurrent_bwd: recurrent::RecurrentBwd,
             conv: conv::Conv,
             conv_transpose: conv::ConvTranspose,
             conv_kernel_grad: conv::ConvKernelGrad,
@@ -148,9 +195,17 @@ macro_rules! with_ops {
             avg_pool_bwd: pool::AvgPoolBwd,
             adaptive_avg_pool: pool::AdaptiveAvgPool,
             adaptive_avg_pool_bwd: pool::AdaptiveAvgPoolBwd,
+            adaptive_max_pool: pool::AdaptiveMaxPool,
+            adaptive_max_pool_bwd: pool::AdaptiveMaxPoolBwd,
+            adaptive_max_pool_pick: pool::AdaptiveMaxPoolPick,
             smooth_max_pool: pool::SmoothMaxPool,
             smooth_max_pool_bwd: pool::SmoothMaxPoolBwd,
             smooth_max_pool_sum: pool::SmoothMaxPoolSum,
+            resample: image::Resample,
+            resample_bwd: image::ResampleBwd,
+            grid_sample: image::GridSample,
+            grid_sample_input_bwd: image::GridSampleInputBwd,
+            grid_sample_grid_bwd: image::GridSampleGridBwd,
             cross_entropy: loss::CrossEntropy,
             cross_entropy_bwd: loss::CrossEntropyBwd,
             mse: loss::Mse,
@@ -239,15 +294,6 @@ macro_rules! any_op {
             pub fn overwrites(&self) -> bool {
                 match self {
                     $(AnyOp::$op(op) => op.overwrites(),)*
-                    AnyOp::Custom(_) => false,
-                }
-            }
-
-            /// See [`Op::blocks_wait`].
-            #[doc(hidden)]
-            pub fn blocks_wait(&self, ins: &[Meta], numerics: Numerics) -> bool {
-                match self {
-                    $(AnyOp::$op(op) => op.blocks_wait(ins, numerics),)*
                     AnyOp::Custom(_) => false,
                 }
             }

@@ -152,13 +152,6 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
         false
     }
 
-    /// Whether blocks of its CUDA kernel wait for others of the same launch that may not have begun. A program does not run two such
-    /// instructions side by side, so that all blocks that wait fit on the GPU.
-    #[doc(hidden)]
-    fn blocks_wait(&self, _ins: &[Meta], _numerics: Numerics) -> bool {
-        false
-    }
-
     /// Words of scratch memory the kernel on `device` needs. A [`CudaKernel`] gets none.
     fn workspace(&self, _ins: &[Meta], _device: &Device) -> usize {
         0

@@ -113,7 +113,7 @@ fn program(c: &mut Choices<'_>) -> (Vec<Step>, Vec<Tensor<u32>>) {
         let mut takes = Vec::new();
         for input in &sample.ins {
             match input {
-                SampleIn::Num(..) => takes.push((c.below(256), c.below(4) > 0)),
+                SampleIn::Num(..) | SampleIn::Dominant(..) => takes.push((c.below(256), c.below(4) > 0)),
                 SampleIn::Idx(shape, bound) => {
                     let start = c.below(256);
                     let below = *bound as usize;
@@ -149,7 +149,7 @@ fn loss<'s>(params: &[Param], steps: &[Step], inputs: &[Var<'s>]) -> Result<Var<
         let mut ins = Vec::new();
         for (input, (which, into)) in step.sample.ins.iter().zip(&step.takes) {
             ins.push(match input {
-                SampleIn::Num(shape, (lo, hi)) => {
+                SampleIn::Num(shape, (lo, hi)) | SampleIn::Dominant(shape, (lo, hi), _) => {
                     let v = fit(values[which % values.len()], *shape)?;
                     if *into { v.sigmoid()?.scale(hi - lo)?.add_scalar(*lo)? } else { v }
                 }

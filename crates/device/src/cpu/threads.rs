@@ -247,6 +247,23 @@ impl Pool {
         });
     }
 
+    /// Like [`Pool::tiles_mut`], with the same rows of all lists in one task: calls `f(row, count, bands)` in parallel for
+    /// each tile of up to `tile` rows, with these rows of each list of each slice. `tile` must not be zero.
+    pub fn bands_mut<T: Send, const N: usize>(
+        &self,
+        slices: [&mut [T]; N],
+        widths: [usize; N],
+        [rows, tile]: [usize; 2],
+        f: impl Fn(usize, usize, [Band<'_, T>; N]) + Sync,
+    ) {
+        let mut widths = widths.into_iter();
+        let cuts = slices.map(|slice| Cut::new(slice, widths.next().unwrap_or(1).max(1)));
+        self.run(rows.div_ceil(tile), |index| {
+            let (first, count) = (index * tile, tile.min(rows - index * tile));
+            f(first, count, cuts.each_ref().map(|cut| Band { cut, rows, first, count }));
+        });
+    }
+
     /// A pool with only the calling thread.
     #[doc(hidden)]
     pub fn alone() -> &'static Pool {
@@ -371,6 +388,41 @@ impl Shared {
                 thread::yield_now();
             }
         }
+    }
+}
+
+/// Some rows of each list of a slice of lists, which one task has to itself: see [`Pool::bands_mut`].
+pub struct Band<'a, T> {
+    cut: &'a Cut<'a, T>,
+    rows: usize,
+    first: usize,
+    count: usize,
+}
+
+impl<T> Band<'_, T> {
+    /// The rows of a list; none beyond the last list.
+    pub fn list(&mut self, list: usize) -> &mut [T] {
+        // SAFETY: the rows from `first` on of every list are this band's alone, since bands of a run have no rows in common and
+        // `count` rows do not reach into the next list; and they are borrowed as the band is.
+        unsafe { self.rows_of(list) }
+    }
+
+    /// The rows of one list to read and those of another to write.
+    ///
+    /// # Panics
+    /// If both are the same list.
+    pub fn read_and_write(&mut self, read: usize, write: usize) -> (&[T], &mut [T]) {
+        assert!(read != write, "a list is read or written");
+        // SAFETY: as in `list`; two lists have no rows in common.
+        unsafe { (self.rows_of(read), self.rows_of(write)) }
+    }
+
+    /// # Safety
+    /// No rows of this list are borrowed otherwise.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn rows_of(&self, list: usize) -> &mut [T] {
+        // SAFETY: as the caller promises.
+        unsafe { self.cut.pieces_from(list.saturating_mul(self.rows).saturating_add(self.first), self.count) }
     }
 }
 

@@ -8,10 +8,10 @@ use crate::nats::Nats;
 use crate::params::Param;
 use dittograd_device::cuda::{self, Captured, Cuda, CudaGraph};
 use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, emptied};
+use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::reserve::{copied, filled};
 use dittograd_numerics::shape::Shape;
-use dittograd_numerics::{Numerics, environment};
 use dittograd_ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, check_bound, check_indices, launch};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -46,8 +46,6 @@ pub(super) struct Instruction {
 struct Uses {
     reads: Vec<Range<usize>>,
     writes: [Range<usize>; 2],
-    /// Its blocks wait for each other.
-    blocks_wait: bool,
 }
 
 impl Uses {
@@ -57,8 +55,7 @@ impl Uses {
         let hits = |writes: &[Range<usize>], ranges: &[Range<usize>]| {
             writes.iter().any(|w| ranges.iter().any(|r| meet(w, r)))
         };
-        self.blocks_wait && other.blocks_wait
-            || hits(&self.writes, &other.reads)
+        hits(&self.writes, &other.reads)
             || hits(&self.writes, &other.writes)
             || hits(&other.writes, &self.reads)
     }
@@ -80,18 +77,14 @@ pub(super) fn modules_of<'a>(
 }
 
 impl Instruction {
-    fn uses(&self, numerics: Numerics) -> Uses {
+    fn uses(&self) -> Uses {
         let read = |(place, meta): (&Place, &Meta)| match *place {
             Place::Arena(at) => Some(at..at + meta.shape.numel()),
             Place::Outside(..) => None,
         };
         let out = self.out..self.out + self.meta.shape.numel();
         let workspace = self.workspace.0..self.workspace.0 + self.workspace.1;
-        Uses {
-            reads: self.ins.iter().zip(&self.metas).filter_map(read).collect(),
-            writes: [out, workspace],
-            blocks_wait: self.op.blocks_wait(&self.metas, numerics),
-        }
+        Uses { reads: self.ins.iter().zip(&self.metas).filter_map(read).collect(), writes: [out, workspace] }
     }
 }
 
@@ -319,12 +312,11 @@ impl Compiled {
     }
 
     /// For each instruction, and for the effects after them, the ones it must wait for, without those that they wait for
-    /// themselves: who writes what it reads or writes, who reads what it writes, and of those whose blocks wait for each other, the
-    /// one before. Only effects write outside the block, and they wait for all.
+    /// themselves: who writes what it reads or writes, and who reads what it writes. Only effects write outside the block, and
+    /// they wait for all.
     fn waits(&self) -> Vec<Vec<usize>> {
         let count = self.instructions.len();
-        let numerics = self.device.numerics();
-        let uses: Vec<Uses> = self.instructions.iter().map(|i| i.uses(numerics)).collect();
+        let uses: Vec<Uses> = self.instructions.iter().map(Instruction::uses).collect();
         // For each, all it waits for, directly or not, as bits.
         let mut before: Vec<Vec<u64>> = Vec::new();
         let mut waits = Vec::new();
@@ -641,26 +633,5 @@ fn split(arena: &mut [f32], a: (usize, usize), b: (usize, usize)) -> [&mut [f32]
 impl std::fmt::Debug for Compiled {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Compiled({} on {}, {:?})", self.instructions.len(), self.device, self.plan)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use dittograd_ops::matmul::MatMul;
-
-    /// In digits, blocks that convert operands whose rows are not contiguous wait for each other.
-    #[test]
-    fn of_instructions_whose_blocks_wait_one_runs_at_a_time() {
-        let uses = |at: usize, (ta, numerics): (bool, Numerics)| {
-            let square = Meta::f32(Shape::new(&[512, 512]).unwrap_or_default());
-            let blocks_wait = AnyOp::from(MatMul { ta, tb: true }).blocks_wait(&[square; 2], numerics);
-            Uses { reads: Vec::new(), writes: [at..at + 1, at + 1..at + 2], blocks_wait }
-        };
-        let [waits, strict, rows] =
-            [(true, Numerics::Turbo), (true, Numerics::Strict), (false, Numerics::Turbo)];
-        for (a, b, conflict) in [(waits, waits, true), (waits, rows, false), (strict, strict, false)] {
-            assert_eq!(uses(0, a).conflicts(&uses(10, b)), conflict, "{a:?} {b:?}");
-        }
     }
 }

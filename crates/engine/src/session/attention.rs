@@ -15,19 +15,32 @@ pub struct AttentionOptions<'s> {
     /// The query may attend to the key where the mask's magnitude is above 0. Broadcasts to `(…, heads, n, m)` by
     /// NumPy's rule; a mask `(batch…, n, m)` is shared by all heads.
     pub mask: Option<Var<'s>>,
+    /// Added to the scaled scores; broadcasts as the mask does. A key with `-∞` is one that the query may not attend to.
+    /// PyTorch's `attn_mask` of numbers.
+    pub bias: Option<Var<'s>>,
+    /// The probability with which each weight is dropped, 0 to 1. The others are scaled by `1 / (1 - dropout)`.
+    pub dropout: f64,
     /// Whether query `i` attends only to keys up to `i`.
     pub causal: bool,
     /// Factor of the scores; by default `1 / sqrt(d)`.
     pub scale: Option<f64>,
     /// Whether to compute it by matrix products and a softmax, which store all scores, instead of block by block. The
-    /// values are the same up to rounding. Heads of more than 256 elements are always computed so.
+    /// values are the same up to rounding. Heads of more than 256 elements are always computed so, as is attention with
+    /// a bias or dropout.
     pub composed: bool,
+}
+
+impl AttentionOptions<'_> {
+    /// Whether the attention is computed by products and a softmax.
+    fn by_parts(&self) -> bool {
+        self.composed || self.bias.is_some() || self.dropout != 0.0
+    }
 }
 
 /// # Attention
 impl<'s> Var<'s> {
     /// Scaled dot-product attention of queries `(…, heads, n, d)` to keys `(…, heads, m, d)` and values
-    /// `(…, heads, m, dv)`. The result is the mean of the values, weighted by the softmax of `scale · q·k` over the
+    /// `(…, heads, m, dv)`, whose leading axes broadcast. The result is the mean of the values, weighted by the softmax of `scale · q·k` over the
     /// keys that a query may attend to. A query without such keys gives zeros. Keys and values may have fewer heads,
     /// which neighbouring heads of the queries share (grouped-query attention).
     ///
@@ -43,16 +56,23 @@ impl<'s> Var<'s> {
     #[doc(alias("scaled_dot_product_attention", "flash_attention"))]
     #[track_caller]
     pub fn attention(self, k: Var<'s>, v: Var<'s>, options: AttentionOptions<'s>) -> Result<Var<'s>> {
+        let [this, k, v] = with_common_lead([self, k, v])?;
+        if this.shape()? != self.shape()? {
+            return this.attention(k, v, options);
+        }
         let q = self.shape()?;
         let mut options = options;
         if let Some(mask) = options.mask {
             options.mask = Some(with_head_axis(mask, q)?);
         }
+        if let Some(bias) = options.bias {
+            options.bias = Some(with_head_axis(bias, q)?);
+        }
         let op = Attention { causal: options.causal, scale: options.scale };
         let mut ins = vec![self, k, v];
         ins.extend(options.mask);
-        if options.composed || q.last().max(v.shape()?.last()) > MAX_HEAD {
-            return self.composed(k, v, op, options.mask);
+        if options.by_parts() || q.last().max(v.shape()?.last()) > MAX_HEAD {
+            return self.composed(k, v, op, options);
         }
         let packed = self.session().apply(op, &ins)?;
         packed.outputs(parts(q, v.shape()?)[0])
@@ -74,7 +94,7 @@ impl<'s> Var<'s> {
         op.check(self.meta()?)?;
         let shape = self.shape()?;
         let (dims, rank) = (shape.dims(), shape.rank());
-        if options.mask.is_some() || options.composed || shape.last() > MAX_HEAD {
+        if options.mask.is_some() || options.by_parts() || shape.last() > MAX_HEAD {
             // Without the axis of length 3, n and heads are the two axes before the last.
             let mut order: Vec<usize> = (0..rank - 1).collect();
             order.swap(rank - 4, rank - 3);
@@ -87,8 +107,15 @@ impl<'s> Var<'s> {
 
     /// The composed form: scores, masked softmax, product.
     #[track_caller]
-    fn composed(self, k: Var<'s>, v: Var<'s>, op: Attention, mask: Option<Var<'s>>) -> Result<Var<'s>> {
+    fn composed(
+        self,
+        k: Var<'s>,
+        v: Var<'s>,
+        op: Attention,
+        options: AttentionOptions<'s>,
+    ) -> Result<Var<'s>> {
         let _strict = environment::enter();
+        let AttentionOptions { mask, bias, dropout, .. } = options;
         let session = self.session();
         let (qs, ks, vs) = (self.meta()?, k.meta()?, v.meta()?);
         let metas: Vec<_> =
@@ -109,13 +136,33 @@ impl<'s> Var<'s> {
         let full = Shape::new(&full)?;
         let scale = op.scale.unwrap_or_else(|| 1.0 / libm::sqrt(d.max(1) as f64));
         let mut weights = scores.reshape(full.dims())?.scale(scale)?;
-        if m > 0 {
-            if op.causal || mask.is_some() {
-                let open = session.apply(AttentionMask { causal: op.causal, n, m }, mask.as_slice())?;
-                weights = weights.masked_softmax(open)?;
-            } else {
-                weights = weights.softmax()?;
+        let mut open = None;
+        if op.causal || mask.is_some() {
+            open = Some(session.apply(AttentionMask { causal: op.causal, n, m }, mask.as_slice())?);
+        }
+        if let Some(bias) = bias {
+            let fits = bias.shape()?.broadcast(&full).is_ok_and(|shape| shape == full);
+            if !fits {
+                let why = "the bias does not broadcast to the scores (…, heads, n, m)";
+                let kind = ErrorKind::Shapes { why, left: bias.shape()?, right: full };
+                return Err(Error::new("attention", kind));
             }
+            weights = weights.add(bias)?;
+            // A query that may attend to nothing gives zeros, also if it is the bias that says so.
+            let allowed = bias.detach()?.ne(session.scalar(f64::NEG_INFINITY)?)?;
+            open = Some(match open {
+                Some(open) => open.mul(allowed)?,
+                None => allowed,
+            });
+        }
+        if m > 0 {
+            weights = match open {
+                Some(open) => weights.masked_softmax(open)?,
+                None => weights.softmax()?,
+            };
+        }
+        if dropout != 0.0 {
+            weights = weights.dropout(dropout)?;
         }
         let out = weights.reshape(&[batch, rows, m])?.bmm(v3)?;
         out.reshape(parts(qs, vs)[0].dims())
@@ -170,6 +217,42 @@ impl<'s> Var<'s> {
         let table = self.session().constant(&table)?;
         self.session().apply(Rope { interleaved, inverse: false }, &[self, table])
     }
+}
+
+/// Queries, keys and values with their leading axes broadcast, but for heads of queries that share keys and values. What does not
+/// broadcast stays as it is, and the op says what is wrong.
+#[track_caller]
+fn with_common_lead(all: [Var<'_>; 3]) -> Result<[Var<'_>; 3]> {
+    let [q, k, v] = [all[0].shape()?, all[1].shape()?, all[2].shape()?];
+    fn split(s: &Shape) -> Option<(&[usize], &[usize])> {
+        s.dims().split_at_checked(s.rank().checked_sub(2)?)
+    }
+    let (Some((ql, qm)), Some((kl, km)), Some((vl, vm))) = (split(&q), split(&k), split(&v)) else {
+        return Ok(all);
+    };
+    if ql == kl && kl == vl {
+        return Ok(all);
+    }
+    let Ok(shared) = Shape::new(kl)?.broadcast(&Shape::new(vl)?) else { return Ok(all) };
+    let heads = |lead: &[usize]| lead.last().copied().unwrap_or(1);
+    let (of_query, of_key) = (heads(ql), heads(shared.dims()));
+    let is_shared = of_key > 0 && of_query > of_key && of_query.is_multiple_of(of_key);
+    // Where heads share keys and values, the axes before them broadcast.
+    let (mut left, mut right) = (ql.to_vec(), shared.dims().to_vec());
+    if is_shared {
+        left.pop();
+        right.pop();
+    }
+    let Ok(lead) = Shape::new(&left)?.broadcast(&Shape::new(&right)?) else { return Ok(all) };
+    let whole = |count: usize, matrix: &[usize]| {
+        let own: &[usize] = if is_shared { &[count] } else { &[] };
+        Shape::new(&[lead.dims(), own, matrix].concat())
+    };
+    Ok([
+        all[0].broadcast_to(whole(of_query, qm)?)?,
+        all[1].broadcast_to(whole(of_key, km)?)?,
+        all[2].broadcast_to(whole(of_key, vm)?)?,
+    ])
 }
 
 /// A mask `(batch…, n, m)` with an axis for the heads, for queries `(batch…, heads, n, d)`.

@@ -51,7 +51,7 @@ impl<'s> Var<'s> {
     /// Transposed convolution of images `(N, Cin, sizes…)` or one image with a kernel `(Cin, Cout / groups, kernel…)`:
     /// the transpose of [`Var::conv`] with that window, plus a bias `(Cout)`. Each axis has
     /// `(in − 1)·stride − 2·padding + dilation·(kernel − 1) + 1 + output_padding` outputs; fewer than one, or an output
-    /// padding that is not below the stride, is an error.
+    /// padding that is below neither the stride nor the dilation, is an error.
     #[track_caller]
     pub fn conv_transpose(
         self,
@@ -73,15 +73,18 @@ impl<'s> Var<'s> {
                 format!("{output_padding:?} is given for {rank} spatial axes: one number per axis is needed");
             return Err(Error::argument(NAME, "output_padding", why));
         }
-        let mut size = Vec::new();
+        let (mut size, mut beyond) = (Vec::new(), false);
         for (a, &extra) in output_padding.iter().enumerate() {
             let (n, k) = (x.dims()[x.rank() - rank + a], w.dims()[2 + a]);
             let [stride, padding, dilation] = lists.map(|l| l.get()[a] as usize);
             let wide = |x: usize| i128::try_from(x).unwrap_or(i128::MAX);
-            if extra >= stride.max(1) {
-                let why = format!("{extra} along axis {a} must be below the stride {stride}");
+            if extra >= stride.max(dilation).max(1) {
+                let why = format!(
+                    "{extra} along axis {a} must be below the stride {stride} or the dilation {dilation}"
+                );
                 return Err(Error::argument(NAME, "output_padding", why));
             }
+            beyond |= extra >= stride.max(1);
             let out = (wide(n) - 1) * wide(stride) - 2 * wide(padding)
                 + wide(dilation) * (wide(k) - 1)
                 + 1
@@ -97,7 +100,84 @@ impl<'s> Var<'s> {
                 }
             }
         }
+        if beyond {
+            return self.cut_transpose(kernel, bias, window, &size);
+        }
         self.with_bias(ConvTranspose { window, size: Sizes::new(&size)? }, kernel, bias)
+    }
+
+    /// A transposed convolution whose output padding is not below the stride: all of it, then cut or filled up to `size`.
+    #[track_caller]
+    fn cut_transpose(
+        self,
+        kernel: Var<'s>,
+        bias: Option<Var<'s>>,
+        window: ConvWindow,
+        size: &[usize],
+    ) -> Result<Var<'s>> {
+        let rank = size.len();
+        let padding = window.padding;
+        let whole = self.conv_transpose(kernel, None, window.padding(0), &vec![0; rank])?;
+        let shape = whole.shape()?;
+        let mut y = whole;
+        for (a, &want) in size.iter().enumerate() {
+            let (axis, start) = (shape.rank() - rank + a, padding.get()[a] as usize);
+            let have = shape.dims()[axis].saturating_sub(start).min(want);
+            y = y.narrow(axis, start, have)?.pad(axis, 0, want - have)?;
+        }
+        let Some(bias) = bias else { return Ok(y) };
+        let channels = y.shape()?.dims()[shape.rank() - rank - 1];
+        y.add(bias.reshape(&[&[channels], &vec![1; rank][..]].concat())?)
+    }
+
+    /// [`Var::conv`] with as many zeros before and after each axis as given; `window.padding` comes on top of them.
+    #[track_caller]
+    pub fn conv_padded(
+        self,
+        kernel: Var<'s>,
+        bias: Option<Var<'s>>,
+        window: ConvWindow,
+        pads: &[(usize, usize)],
+    ) -> Result<Var<'s>> {
+        let rank = self.shape()?.rank();
+        let Some(at) = rank.checked_sub(pads.len()).filter(|_| window.padding.get().len() == pads.len())
+        else {
+            let why = format!("{pads:?} must have two numbers for each spatial axis");
+            return Err(Error::argument("conv", "padding", why));
+        };
+        // What both sides have is the convolution's business.
+        let both: Vec<usize> = pads
+            .iter()
+            .zip(window.padding.get())
+            .map(|(&(before, after), &more)| before.min(after).saturating_add(more as usize))
+            .collect();
+        let mut x = self;
+        for (a, &(before, after)) in pads.iter().enumerate().filter(|(_, (before, after))| before != after) {
+            let both = before.min(after);
+            x = x.pad(at + a, before - both, after - both)?;
+        }
+        x.conv(kernel, bias, ConvWindow { padding: Sizes::new(&both)?, ..window })
+    }
+
+    /// [`Var::conv`] of stride 1 whose output has the sizes of its input: PyTorch's `padding="same"`. Of an odd number of
+    /// zeros, one more comes after than before. `window.padding` does not matter.
+    #[track_caller]
+    pub fn conv_same(self, kernel: Var<'s>, bias: Option<Var<'s>>, window: ConvWindow) -> Result<Var<'s>> {
+        let w = kernel.shape()?;
+        if window.stride.get().iter().any(|&s| s != 1) {
+            let why = format!("{:?} given, and padding to the same size is for stride 1 only", window.stride);
+            return Err(Error::argument("conv", "stride", why));
+        }
+        let taps = w.dims().get(2..).unwrap_or_default();
+        let pads: Vec<(usize, usize)> = taps
+            .iter()
+            .zip(window.dilation.get())
+            .map(|(&k, &d)| {
+                let all = k.saturating_sub(1).saturating_mul(d as usize);
+                (all / 2, all - all / 2)
+            })
+            .collect();
+        self.conv_padded(kernel, bias, window.padding(0), &pads)
     }
 
     #[track_caller]

@@ -3,6 +3,7 @@
 use super::{Session, Var};
 use dittograd_numerics::error::shown_name as shown;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::shape::Shape;
 use dittograd_ops::matmul::Bmm;
 
 /// The name of an axis. Letters stand for themselves; the axes of an ellipsis count down from [`DOTS`], starting with
@@ -102,6 +103,21 @@ impl<'s> Named<'s> {
         Ok(Named { v, labels: self.labels.into_iter().filter(|l| keep(*l)).collect() })
     }
 
+    /// Without the axes of one element of which the other has more: that element counts for all of them.
+    #[track_caller]
+    fn narrower(self, other: &Named<'s>) -> Result<Named<'s>> {
+        let mut kept = Vec::new();
+        for &l in &self.labels {
+            if self.size(l)? != Some(1) || other.size(l)?.is_none_or(|n| n == 1) {
+                kept.push(l);
+            }
+        }
+        if kept.len() == self.labels.len() {
+            return Ok(self);
+        }
+        Ok(Named { v: self.v.reshape(&self.sizes(&kept)?)?, labels: kept })
+    }
+
     /// Permutes the axes.
     #[track_caller]
     fn ordered(self, labels: &[Label]) -> Result<Named<'s>> {
@@ -118,19 +134,23 @@ fn without(labels: &[Label], drop: impl Fn(Label) -> bool) -> Vec<Label> {
     labels.iter().copied().filter(|l| !drop(*l)).collect()
 }
 
-/// The product of two values, summed over the axes that both have and that are not in `keep`. The result has the other
+/// The product of two values, summed over the axes that both have and that are not in `keep`. One element along an axis
+/// stands for as many as the other value has. The result has the other
 /// axes, in the order of `keep` as far as a single product gives it.
 #[track_caller]
 fn product<'s>(a: Named<'s>, b: Named<'s>, keep: &[Label]) -> Result<Named<'s>> {
     for &l in &a.labels {
         if let (Some(x), Some(y)) = (a.size(l)?, b.size(l)?)
             && x != y
+            && x != 1
+            && y != 1
         {
             let (left, right) = (a.v.shape()?, b.v.shape()?);
             let l = char::from_u32(l).unwrap_or('…');
             return Err(wrong(format!("axis {l} is {x} long in shape {left} and {y} in {right}")));
         }
     }
+    let (a, b) = (a.clone().narrower(&b)?, b.narrower(&a)?);
     // Sum over axes that only one operand has and nobody wants.
     let a = a.clone().summed(|l| keep.contains(&l) || b.labels.contains(&l))?;
     let b = b.clone().summed(|l| keep.contains(&l) || a.labels.contains(&l))?;
@@ -175,7 +195,7 @@ fn product<'s>(a: Named<'s>, b: Named<'s>, keep: &[Label]) -> Result<Named<'s>> 
 
 impl Session {
     /// Einstein summation, for example `"bij,bjk->bik"`: axes with one letter are multiplied elementwise, and axes that
-    /// are not in the result are summed over. Without `->`, the result has the letters that occur once, in alphabetical
+    /// are not in the result are summed over. An axis of one element counts as as many as another operand has. Without `->`, the result has the letters that occur once, in alphabetical
     /// order, after the axes of `...`. An ellipsis stands for any further axes, aligned at the last one. Operands are
     /// multiplied from left to right. A letter that occurs twice in one operand takes the diagonal: `"ii->"` is the
     /// trace.
@@ -284,10 +304,36 @@ impl<'s> Var<'s> {
             return Err(Error::argument("tensordot", "axes", why));
         }
         let (first, last) = (a.rank() - axes, b.rank() - axes);
+        let summed: Vec<usize> = (0..axes).collect();
+        self.check_tensordot(other, &summed.iter().map(|i| first + i).collect::<Vec<_>>(), &summed)?;
         let named = |from: usize, n: usize| (from..from + n).map(|l| l as Label).collect::<Vec<_>>();
         let left = Named { v: self, labels: named(0, a.rank()) };
         let right = Named { v: other, labels: [named(first, axes), named(a.rank(), last)].concat() };
         let keep = [named(0, first), named(a.rank(), last)].concat();
         Ok(product(left, right, &keep)?.ordered(&keep)?.v)
+    }
+
+    /// Refuses to sum over axes of two values that are no pairs or differ in size.
+    #[track_caller]
+    pub(super) fn check_tensordot(self, other: Var<'s>, axes: &[usize], other_axes: &[usize]) -> Result<()> {
+        let wrong = |why: String| Error::argument("tensordot", "axes", why);
+        if axes.len() != other_axes.len() {
+            return Err(wrong(format!("{axes:?} and {other_axes:?} are no pairs")));
+        }
+        let (left, right) = (self.shape()?, other.shape()?);
+        for (&i, &j) in axes.iter().zip(other_axes) {
+            let size = |axis: usize, shape: Shape| {
+                let size = shape.dims().get(axis).copied();
+                size.ok_or_else(|| Error::new("tensordot", ErrorKind::Axis { axis, shape }))
+            };
+            let (x, y) = (size(i, left)?, size(j, right)?);
+            if x != y && x != 1 && y != 1 {
+                let (i, j) = (format!("axis {i} of {left} has {x}"), format!("axis {j} of {right} has {y}"));
+                return Err(wrong(format!(
+                    "{i} elements and {j}; axes to sum over must have as many, or one"
+                )));
+            }
+        }
+        Ok(())
     }
 }

@@ -3,9 +3,10 @@
 use super::{Session, Var};
 use crate::graph::Source;
 use dittograd_device::AnyBuffer;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
+use dittograd_numerics::shape::{Position, Shape};
 use dittograd_numerics::tensor::Tensor;
-use dittograd_ops::index::{IndexAdd, IndexSelect, ScatterAdd, TakeAlongAxis};
+use dittograd_ops::index::{IndexAdd, IndexSelect, TakeAlongAxis};
 
 impl Session {
     /// Indices that are known now. In a trace they become part of the program; see [`Session::labels`] for indices that
@@ -23,10 +24,10 @@ impl Session {
 impl<'s> Var<'s> {
     /// The size of an axis. Errors if the value has no such axis.
     #[track_caller]
-    fn dim(self, op: &str, axis: usize) -> Result<usize> {
+    pub(super) fn dim(self, op: &str, axis: usize) -> Result<usize> {
         let shape = self.shape()?;
         let dim = shape.dims().get(axis).copied();
-        dim.ok_or_else(|| Error::new(op, ErrorKind::Axis { axis, shape }))
+        dim.ok_or_else(|| Error::new(op, ErrorKind::Axis { axis, shape })).located()
     }
 
     /// Gathers slices along an axis; the axes of the indices replace `axis`. An index out of range is an error.
@@ -39,15 +40,16 @@ impl<'s> Var<'s> {
     /// assert_eq!(x.index_select(1, columns)?.to_string(), "[[2. 0.]\n [5. 3.]]");
     /// # Ok::<(), Error>(())
     /// ```
-    #[doc(alias = "take")]
     #[track_caller]
-    pub fn index_select(self, axis: usize, index: Var<'s>) -> Result<Var<'s>> {
+    pub fn index_select(self, axis: impl Position, index: Var<'s>) -> Result<Var<'s>> {
+        let axis = self.axis("index_select", axis)?;
         self.session.apply(IndexSelect { axis, checked: true }, &[self, index])
     }
 
     /// Like [`Var::index_select`], but an index out of range gives zeros.
     #[track_caller]
-    pub fn index_select_or_zero(self, axis: usize, index: Var<'s>) -> Result<Var<'s>> {
+    pub fn index_select_or_zero(self, axis: impl Position, index: Var<'s>) -> Result<Var<'s>> {
+        let axis = self.axis("index_select_or_zero", axis)?;
         self.session.apply(IndexSelect { axis, checked: false }, &[self, index])
     }
 
@@ -60,8 +62,8 @@ impl<'s> Var<'s> {
         }
     }
 
-    /// Gathers elements along an axis, each with its own index: `y[…, j, …] = x[…, index[…, j, …], …]`. An index out of
-    /// range is an error.
+    /// Gathers elements along an axis, each with its own index: `y[…, j, …] = x[…, index[…, j, …], …]`. Along the other axes value
+    /// and indices broadcast. An index out of range is an error.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -71,34 +73,47 @@ impl<'s> Var<'s> {
     /// assert_eq!(x.take_along_axis(1, of_each_row)?.to_string(), "[[2.]\n [3.]]");
     /// # Ok::<(), Error>(())
     /// ```
-    #[doc(alias("gather", "take_along_dim"))]
+    #[doc(alias = "take_along_dim")]
     #[track_caller]
-    pub fn take_along_axis(self, axis: usize, index: Var<'s>) -> Result<Var<'s>> {
-        self.session.apply(TakeAlongAxis { axis, checked: true }, &[self, index])
+    pub fn take_along_axis(self, axis: impl Position, index: Var<'s>) -> Result<Var<'s>> {
+        let axis = self.axis("take_along_axis", axis)?;
+        let (x, index) = self.broadcast_along(axis, index)?;
+        self.session.apply(TakeAlongAxis { axis, checked: true }, &[x, index])
+    }
+
+    /// This value and indices along an axis, broadcast along all others where they can be. Where not, the op says why.
+    #[track_caller]
+    fn broadcast_along(self, axis: usize, index: Var<'s>) -> Result<(Var<'s>, Var<'s>)> {
+        let (own, other) = (self.shape()?, index.shape()?);
+        let same = (0..own.rank()).all(|a| a == axis || other.dims().get(a) == Some(&own.dims()[a]));
+        if same || own.rank() != other.rank() || axis >= own.rank() {
+            return Ok((self, index));
+        }
+        let with = |shape: &Shape, size: usize| {
+            let mut dims = shape.dims().to_vec();
+            dims[axis] = size;
+            Shape::new(&dims)
+        };
+        let Ok(common) = with(&own, 1)?.broadcast(&with(&other, 1)?) else { return Ok((self, index)) };
+        let of = |v: Var<'s>, shape: &Shape| v.broadcast_to(with(&common, shape.dims()[axis])?);
+        Ok((of(self, &own)?, of(index, &other)?))
     }
 
     /// This value with `src` added along an axis by index, in increasing source order:
     /// `y[…, index[j], …] += src[…, j, …]`. An index out of range is an error.
     #[doc(alias = "index_add_")]
     #[track_caller]
-    pub fn index_add(self, axis: usize, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {
+    pub fn index_add(self, axis: impl Position, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {
+        let axis = self.axis("index_add", axis)?;
         let size = self.dim("index_add", axis)?;
         self.session.apply(IndexAdd { axis, size, checked: true }, &[src, index, self])
     }
 
     /// Like [`Var::index_add`], but skips elements with an index out of range.
     #[track_caller]
-    pub fn index_add_or_skip(self, axis: usize, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {
+    pub fn index_add_or_skip(self, axis: impl Position, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {
+        let axis = self.axis("index_add_or_skip", axis)?;
         let size = self.dim("index_add_or_skip", axis)?;
         self.session.apply(IndexAdd { axis, size, checked: false }, &[src, index, self])
-    }
-
-    /// This value with each element of `src` added along an axis at its own index, in increasing source order:
-    /// `y[…, index[…, j, …], …] += src[…, j, …]`. An index out of range is an error.
-    #[doc(alias = "scatter_add_")]
-    #[track_caller]
-    pub fn scatter_add(self, axis: usize, index: Var<'s>, src: Var<'s>) -> Result<Var<'s>> {
-        let size = self.dim("scatter_add", axis)?;
-        self.session.apply(ScatterAdd { axis, size, checked: true }, &[src, index, self])
     }
 }

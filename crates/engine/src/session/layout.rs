@@ -1,11 +1,15 @@
-//! Layout: slicing, joining, permuting and repeating values. Ops that only relabel elements share memory.
+//! Layout: slicing, joining, permuting and repeating values. Ops that only relabel elements share memory. An axis is
+//! counted from the outermost, 0, or if it is negative from the last, -1.
 
 use super::{Session, Var};
 use dittograd_numerics::environment::single;
-use dittograd_numerics::error::{Error, ErrorKind, Result};
-use dittograd_numerics::shape::Shape;
+use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
+use dittograd_numerics::shape::{Position, Shape};
 use dittograd_ops::MAX_INS;
 use dittograd_ops::layout::{AxisMap, BroadcastTo, Concat, Flip, Pad, Permute, Reshape, Slice, Triangle};
+
+/// The most pieces of an axis without elements.
+const MOST_EMPTY: usize = 1 << 16;
 
 #[track_caller]
 fn bad_axis(op: &str, axis: usize, shape: Shape) -> Error {
@@ -16,7 +20,8 @@ impl Session {
     /// Concatenates one or more values along `axis`. All other dimensions must agree.
     #[doc(alias = "cat")]
     #[track_caller]
-    pub fn concat<'s>(&'s self, values: &[Var<'s>], axis: usize) -> Result<Var<'s>> {
+    pub fn concat<'s>(&'s self, values: &[Var<'s>], axis: impl Position) -> Result<Var<'s>> {
+        let axis = values.first().map_or(Ok(0), |v| v.axis("concat", axis))?;
         if values.len() <= MAX_INS {
             return self.apply(Concat { axis }, values);
         }
@@ -27,8 +32,9 @@ impl Session {
 
     /// Stacks values of one shape along a new axis.
     #[track_caller]
-    pub fn stack<'s>(&'s self, values: &[Var<'s>], axis: usize) -> Result<Var<'s>> {
+    pub fn stack<'s>(&'s self, values: &[Var<'s>], axis: impl Position) -> Result<Var<'s>> {
         let values = values.iter().map(|v| v.unsqueeze(axis)).collect::<Result<Vec<_>>>()?;
+        // Of the values with their new axis.
         self.concat(&values, axis)
     }
 }
@@ -46,7 +52,6 @@ impl<'s> Var<'s> {
     /// assert_eq!(x.reshape(&[3, 2])?.to_string(), "[[0. 1.]\n [2. 3.]\n [4. 5.]]");
     /// # Ok::<(), Error>(())
     /// ```
-    #[doc(alias = "view")]
     #[track_caller]
     pub fn reshape(self, dims: &[usize]) -> Result<Var<'s>> {
         self.session.apply(Reshape { shape: Shape::new(dims)? }, &[self])
@@ -89,7 +94,8 @@ impl<'s> Var<'s> {
     /// # Ok::<(), Error>(())
     /// ```
     #[track_caller]
-    pub fn permute(self, order: &[usize]) -> Result<Var<'s>> {
+    pub fn permute(self, order: &[impl Position]) -> Result<Var<'s>> {
+        let order = &self.axes("permute", order)?[..];
         self.session.apply(Permute { order: order.to_vec() }, &[self])
     }
 
@@ -103,10 +109,29 @@ impl<'s> Var<'s> {
         self.session.apply(BroadcastTo::numpy(&from, shape), &[self])
     }
 
-    /// Broadcasts the value to `dims` by NumPy's rule, like [`Var::broadcast_to`].
+    /// Broadcasts the value to `dims` by NumPy's rule, like [`Var::broadcast_to`]. A size of -1 keeps that of the value.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 3.0, 1.0)?.reshape(&[3, 1])?;
+    /// assert_eq!(x.expand(&[-1, 2])?.to_string(), "[[0. 0.]\n [1. 1.]\n [2. 2.]]");
+    /// # Ok::<(), Error>(())
+    /// ```
     #[track_caller]
-    pub fn expand(self, dims: &[usize]) -> Result<Var<'s>> {
-        self.broadcast_to(Shape::new(dims)?)
+    pub fn expand(self, dims: &[impl Position]) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        let new = dims.len().saturating_sub(shape.rank());
+        let size = |(a, n): (usize, i128)| match usize::try_from(n) {
+            Ok(n) => Ok(n),
+            Err(_) if n == -1 && a >= new => Ok(shape.dims()[a - new]),
+            Err(_) => {
+                let why = format!("{n} is no size of axis {a}; -1 keeps a size of {shape}");
+                Err(Error::argument("expand", "dims", why))
+            }
+        };
+        let sizes = dims.iter().map(|n| n.number()).enumerate().map(size).collect::<Result<Vec<_>>>()?;
+        self.broadcast_to(Shape::new(&sizes)?)
     }
 
     /// Broadcasts the value to `shape` with an explicit map from output axes to input axes.
@@ -118,7 +143,8 @@ impl<'s> Var<'s> {
 
     /// Removes an axis of one element. Shares memory.
     #[track_caller]
-    pub fn squeeze(self, axis: usize) -> Result<Var<'s>> {
+    pub fn squeeze(self, axis: impl Position) -> Result<Var<'s>> {
+        let axis = self.axis("squeeze", axis)?;
         let shape = self.shape()?;
         match shape.dims().get(axis) {
             Some(1) => self.reshape(shape.without(axis)?.dims()),
@@ -133,11 +159,17 @@ impl<'s> Var<'s> {
 
     /// Inserts an axis of one element at `axis`. Shares memory.
     #[track_caller]
-    pub fn unsqueeze(self, axis: usize) -> Result<Var<'s>> {
+    pub fn unsqueeze(self, axis: impl Position) -> Result<Var<'s>> {
         let shape = self.shape()?;
-        if axis > shape.rank() {
-            return Err(bad_axis("unsqueeze", axis, shape));
-        }
+        // -1 is the last axis of the result.
+        let axis = match axis.among(shape.rank() + 1) {
+            Some(axis) if axis <= shape.rank() => axis,
+            Some(axis) => return Err(bad_axis("unsqueeze", axis, shape)),
+            None => {
+                let why = format!("{} lies before the first axis that {shape} can get", axis.number());
+                return Err(Error::argument("unsqueeze", "axis", why));
+            }
+        };
         let (lead, rest) = shape.dims().split_at(axis);
         self.reshape(&[lead, &[1], rest].concat())
     }
@@ -145,7 +177,8 @@ impl<'s> Var<'s> {
     /// Merges the axes from `axis` on into one. Shares memory.
     #[doc(alias = "flatten")]
     #[track_caller]
-    pub fn flatten_from(self, axis: usize) -> Result<Var<'s>> {
+    pub fn flatten_from(self, axis: impl Position) -> Result<Var<'s>> {
+        let axis = self.axis("flatten_from", axis)?;
         let shape = self.shape()?;
         if axis > shape.rank() {
             return Err(bad_axis("flatten_from", axis, shape));
@@ -157,7 +190,9 @@ impl<'s> Var<'s> {
     /// Swaps two axes.
     #[doc(alias("swapaxes", "swapdims"))]
     #[track_caller]
-    pub fn swap_axes(self, a: usize, b: usize) -> Result<Var<'s>> {
+    pub fn swap_axes(self, a: impl Position, b: impl Position) -> Result<Var<'s>> {
+        let a = self.axis("swap_axes", a)?;
+        let b = self.axis("swap_axes", b)?;
         let shape = self.shape()?;
         if let Some(axis) = [a, b].into_iter().find(|&x| x >= shape.rank()) {
             return Err(bad_axis("swap_axes", axis, shape));
@@ -170,7 +205,9 @@ impl<'s> Var<'s> {
     /// Moves axis `from` to position `to`; the others keep their order.
     #[doc(alias = "moveaxis")]
     #[track_caller]
-    pub fn movedim(self, from: usize, to: usize) -> Result<Var<'s>> {
+    pub fn movedim(self, from: impl Position, to: impl Position) -> Result<Var<'s>> {
+        let from = self.axis("movedim", from)?;
+        let to = self.axis("movedim", to)?;
         let shape = self.shape()?;
         if let Some(axis) = [from, to].into_iter().find(|&x| x >= shape.rank()) {
             return Err(bad_axis("movedim", axis, shape));
@@ -195,7 +232,7 @@ impl<'s> Var<'s> {
     /// ```
     #[doc(alias = "cat")]
     #[track_caller]
-    pub fn concat(self, other: Var<'s>, axis: usize) -> Result<Var<'s>> {
+    pub fn concat(self, other: Var<'s>, axis: impl Position) -> Result<Var<'s>> {
         self.session.concat(&[self, other], axis)
     }
 
@@ -209,7 +246,8 @@ impl<'s> Var<'s> {
     /// # Ok::<(), Error>(())
     /// ```
     #[track_caller]
-    pub fn narrow(self, axis: usize, start: usize, len: usize) -> Result<Var<'s>> {
+    pub fn narrow(self, axis: impl Position, start: usize, len: usize) -> Result<Var<'s>> {
+        let axis = self.axis("narrow", axis)?;
         self.session.apply(Slice { axis, start, len, step: 1 }, &[self])
     }
 
@@ -223,7 +261,8 @@ impl<'s> Var<'s> {
     /// # Ok::<(), Error>(())
     /// ```
     #[track_caller]
-    pub fn slice(self, axis: usize, start: usize, end: usize, step: usize) -> Result<Var<'s>> {
+    pub fn slice(self, axis: impl Position, start: usize, end: usize, step: usize) -> Result<Var<'s>> {
+        let axis = self.axis("slice", axis)?;
         let shape = self.shape()?;
         match shape.dims().get(axis) {
             Some(&size) if start <= end && end <= size => {
@@ -251,16 +290,23 @@ impl<'s> Var<'s> {
         Ok(v)
     }
 
-    /// Element `i` of an axis; the axis is dropped.
+    /// Element `i` of an axis; the axis is dropped. A negative `i` counts from the end.
     #[track_caller]
-    pub fn select(self, axis: usize, i: usize) -> Result<Var<'s>> {
+    pub fn select(self, axis: impl Position, i: impl Position) -> Result<Var<'s>> {
+        let axis = self.axis("select", axis)?;
+        let size = self.shape()?.dims().get(axis).copied().unwrap_or(0);
+        let Some(i) = i.among(size) else {
+            let why = format!("{} lies before the first of the {size} elements of axis {axis}", i.number());
+            return Err(Error::argument("select", "i", why));
+        };
         self.narrow(axis, i, 1)?.squeeze(axis)
     }
 
     /// Splits an axis into pieces of the given sizes, which must add up to its size.
     #[doc(alias = "split_with_sizes")]
     #[track_caller]
-    pub fn split(self, axis: usize, sizes: &[usize]) -> Result<Vec<Var<'s>>> {
+    pub fn split(self, axis: impl Position, sizes: &[usize]) -> Result<Vec<Var<'s>>> {
+        let axis = self.axis("split", axis)?;
         let shape = self.shape()?;
         let size = *shape.dims().get(axis).ok_or_else(|| bad_axis("split", axis, shape))?;
         if sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) != Some(size) {
@@ -275,39 +321,51 @@ impl<'s> Var<'s> {
         sizes.iter().map(piece).collect()
     }
 
-    /// Splits an axis into pieces of `size` elements; the last one may be shorter.
+    /// Splits an axis into pieces of `size` elements; the last one may be shorter. An axis without elements is one piece.
     #[doc(alias = "split")]
     #[track_caller]
-    pub fn chunks(self, axis: usize, size: usize) -> Result<Vec<Var<'s>>> {
+    pub fn chunks(self, axis: impl Position, size: usize) -> Result<Vec<Var<'s>>> {
+        let axis = self.axis("chunks", axis)?;
         let shape = self.shape()?;
         let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunks", axis, shape))?;
         if size == 0 {
             return Err(Error::argument("chunks", "size", "is 0, use 1 or more"));
         }
-        let sizes: Vec<usize> = (0..all).step_by(size).map(|start| size.min(all - start)).collect();
-        self.split(axis, &sizes)
+        // An axis without elements is one piece.
+        let starts = (0..all.max(1)).step_by(size);
+        self.split(axis, &starts.map(|start| size.min(all - start)).collect::<Vec<_>>())
     }
 
-    /// Splits an axis into at most `count` pieces of equal size; the last one may be shorter.
+    /// Splits an axis into at most `count` pieces of equal size; the last one may be shorter. An axis without elements gives
+    /// `count` pieces.
     #[track_caller]
-    pub fn chunk(self, axis: usize, count: usize) -> Result<Vec<Var<'s>>> {
+    pub fn chunk(self, axis: impl Position, count: usize) -> Result<Vec<Var<'s>>> {
+        let axis = self.axis("chunk", axis)?;
         let shape = self.shape()?;
         let all = *shape.dims().get(axis).ok_or_else(|| bad_axis("chunk", axis, shape))?;
         if count == 0 {
             return Err(Error::argument("chunk", "count", "is 0, use 1 or more"));
         }
-        self.chunks(axis, all.div_ceil(count).max(1))
+        match all {
+            0 if count > MOST_EMPTY => {
+                let why = format!("is {count} of an axis without elements, use at most {MOST_EMPTY}");
+                Err(Error::argument("chunk", "count", why))
+            }
+            0 => self.split(axis, &vec![0; count]),
+            _ => self.chunks(axis, all.div_ceil(count)),
+        }
     }
 
     /// Pads an axis with `before` zeros in front and `after` zeros at the end.
     #[track_caller]
-    pub fn pad(self, axis: usize, before: usize, after: usize) -> Result<Var<'s>> {
+    pub fn pad(self, axis: impl Position, before: usize, after: usize) -> Result<Var<'s>> {
         self.pad_with(axis, before, after, 0.0)
     }
 
     /// Like [`Var::pad`], with any number instead of zero.
     #[track_caller]
-    pub fn pad_with(self, axis: usize, before: usize, after: usize, value: f64) -> Result<Var<'s>> {
+    pub fn pad_with(self, axis: impl Position, before: usize, after: usize, value: f64) -> Result<Var<'s>> {
+        let axis = self.axis("pad_with", axis)?;
         let shape = self.shape()?;
         let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("pad", axis, shape)) };
         let size = before.checked_add(d).and_then(|n| n.checked_add(after)).unwrap_or(usize::MAX);
@@ -344,7 +402,8 @@ impl<'s> Var<'s> {
 
     /// Repeats each element of an axis `n` times in a row.
     #[track_caller]
-    pub fn repeat_interleave(self, axis: usize, n: usize) -> Result<Var<'s>> {
+    pub fn repeat_interleave(self, axis: impl Position, n: usize) -> Result<Var<'s>> {
+        let axis = self.axis("repeat_interleave", axis)?;
         let shape = self.shape()?;
         if axis >= shape.rank() {
             return Err(bad_axis("repeat_interleave", axis, shape));
@@ -369,14 +428,16 @@ impl<'s> Var<'s> {
 
     /// Reverses the order of elements along some axes.
     #[track_caller]
-    pub fn flip(self, axes: &[usize]) -> Result<Var<'s>> {
+    pub fn flip(self, axes: &[impl Position]) -> Result<Var<'s>> {
+        let axes = &self.axes("flip", axes)?[..];
         self.session.apply(Flip { axes: axes.to_vec() }, &[self])
     }
 
     /// Shifts the elements of an axis by `shift` places towards its end (towards its start if negative). Elements that
     /// are pushed out come back at the other side.
     #[track_caller]
-    pub fn roll(self, axis: usize, shift: i64) -> Result<Var<'s>> {
+    pub fn roll(self, axis: impl Position, shift: i64) -> Result<Var<'s>> {
+        let axis = self.axis("roll", axis)?;
         let shape = self.shape()?;
         let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("roll", axis, shape)) };
         let by = i128::from(shift).rem_euclid(d.max(1) as i128) as usize;
@@ -390,7 +451,9 @@ impl<'s> Var<'s> {
     /// plus `offset`.
     #[doc(alias = "diag")]
     #[track_caller]
-    pub fn diagonal(self, offset: i64, a: usize, b: usize) -> Result<Var<'s>> {
+    pub fn diagonal(self, offset: i64, a: impl Position, b: impl Position) -> Result<Var<'s>> {
+        let a = self.axis("diagonal", a)?;
+        let b = self.axis("diagonal", b)?;
         let rank = self.shape()?.rank();
         let v = self.diagonal_in_place(offset, a, b)?;
         let at = if a < b { a } else { a - 1 };
@@ -447,6 +510,18 @@ impl<'s> Var<'s> {
     #[track_caller]
     pub fn triu(self, diagonal: i64) -> Result<Var<'s>> {
         self.session.apply(Triangle { upper: true, shift: diagonal }, &[self])
+    }
+
+    /// The axis that a caller names, from the outermost: see [`Shape::axis`].
+    #[track_caller]
+    pub(super) fn axis(self, op: &str, axis: impl Position) -> Result<usize> {
+        self.shape()?.axis(op, axis).located()
+    }
+
+    /// The axes that a caller names.
+    #[track_caller]
+    pub(super) fn axes(self, op: &str, axes: &[impl Position]) -> Result<Vec<usize>> {
+        self.shape()?.axes(op, axes).located()
     }
 
     /// The length of a vector. Errors for other ranks.

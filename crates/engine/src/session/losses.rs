@@ -1,6 +1,7 @@
 //! Losses.
 
 use super::Var;
+use dittograd_device::DType;
 use dittograd_numerics::environment::{single, strict};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Real;
@@ -23,6 +24,9 @@ pub struct LabelLoss<'s> {
     pub label_smoothing: f64,
     /// How the losses of the rows are combined.
     pub reduction: Reduction,
+    /// The axis of the classes; by default the last. In PyTorch it is axis 1: of images `(N, C, H, W)` with labels
+    /// `(N, H, W)`, set `Some(1)`.
+    pub axis: Option<usize>,
 }
 
 /// The weights of rows.
@@ -73,7 +77,7 @@ impl<'s> RowCounts<'s> {
 
 /// # Losses
 impl<'s> Var<'s> {
-    /// Mean cross-entropy of logits against labels.
+    /// Mean cross-entropy of logits `(…, C)` against labels `(…)`, or against class probabilities `(…, C)`.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -85,6 +89,9 @@ impl<'s> Var<'s> {
     /// ```
     #[track_caller]
     pub fn cross_entropy(self, labels: Var<'s>) -> Result<Var<'s>> {
+        if labels.meta()?.dtype == DType::F32 && labels.shape()? == self.shape()? {
+            return self.cross_entropy_loss(labels, LabelLoss::default());
+        }
         self.session().apply(CrossEntropy::default(), &[self, labels])
     }
 
@@ -99,12 +106,22 @@ impl<'s> Var<'s> {
         self.cross_entropy_loss(labels, LabelLoss { ignore, label_smoothing, ..LabelLoss::default() })
     }
 
-    /// Cross-entropy of logits `(…, C)` against labels `(…)`. The loss of a row is `w[label] · -ln p[label]`; with label
+    /// Cross-entropy of logits `(…, C)` against labels `(…)`, or against class probabilities `(…, C)`. The loss of a row is `w[label] · -ln p[label]`; with label
     /// smoothing `e` it is `(1 - e) w[label] · -ln p[label] + e/C Σ_c w[c] · -ln p[c]`. A weighted mean is the sum of the
     /// losses divided by the sum of `w[label]` over the rows that count; 0 if that is 0.
+    ///
+    /// With probabilities `q` the loss of a row is `Σ_c w[c] q[c] · -ln p[c]`, where smoothing makes them
+    /// `(1 - e) q[c] + e/C`. The mean is over all rows, and no row can be ignored.
     #[track_caller]
     pub fn cross_entropy_loss(self, labels: Var<'s>, options: LabelLoss<'s>) -> Result<Var<'s>> {
-        let LabelLoss { weight, ignore, label_smoothing, reduction } = options;
+        if labels.meta()?.dtype == DType::F32 && labels.shape()? == self.shape()? {
+            return self.cross_entropy_of_probabilities(labels, options);
+        }
+        if let Some(axis) = options.axis {
+            let options = LabelLoss { axis: None, ..options };
+            return self.classes_last("cross_entropy", axis)?.cross_entropy_loss(labels, options);
+        }
+        let LabelLoss { weight, ignore, label_smoothing, reduction, axis: _ } = options;
         let op = CrossEntropy { ignore, smoothing: single(label_smoothing), reduction };
         let Some(weight) = weight else { return self.session().apply(op, &[self, labels]) };
         // The op's checks of values and smoothing come first.
@@ -134,6 +151,65 @@ impl<'s> Var<'s> {
         counts.reduced(losses, reduction)
     }
 
+    /// The axis of the classes as the last one.
+    #[track_caller]
+    fn classes_last(self, op: &str, axis: usize) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        match shape.rank() {
+            rank if axis + 1 == rank => Ok(self),
+            rank if axis < rank => self.movedim(axis, rank - 1),
+            _ => Err(Error::new(op, ErrorKind::Axis { axis, shape })),
+        }
+    }
+
+    /// [`Var::cross_entropy_loss`] of probabilities of this shape.
+    #[track_caller]
+    fn cross_entropy_of_probabilities(self, target: Var<'s>, options: LabelLoss<'s>) -> Result<Var<'s>> {
+        const NAME: &str = "cross_entropy";
+        let LabelLoss { weight, ignore, label_smoothing, reduction, axis } = options;
+        let shape = self.shape()?;
+        if ignore.is_some() {
+            let why = "rows of probabilities have no label to ignore; use None";
+            return Err(Error::argument(NAME, "ignore", why));
+        }
+        if !(0.0..=1.0).contains(&label_smoothing) {
+            let why = format!("got {label_smoothing}, use 0 to 1");
+            return Err(Error::argument(NAME, "label_smoothing", why));
+        }
+        let Some(last) = shape.rank().checked_sub(1) else {
+            return Err(Error::new(NAME, ErrorKind::Rank { want: "at least 1", got: shape }));
+        };
+        let axis = axis.unwrap_or(last);
+        let classes = match shape.dims().get(axis) {
+            Some(&classes) if classes > 0 => classes,
+            Some(_) => {
+                let why = format!("axis {axis} of {shape} is empty, use at least 1 class");
+                return Err(Error::argument(NAME, "x", why));
+            }
+            None => return Err(Error::new(NAME, ErrorKind::Axis { axis, shape })),
+        };
+        let logs = self.log_softmax_axis(axis)?;
+        let e = f64::from(single(label_smoothing));
+        let (rest, share) = strict(|| (1.0 - e, e / classes as f64));
+        let mut ins = vec![target];
+        if let Some(weight) = weight {
+            if weight.shape()?.dims() != [classes] {
+                let why = "there must be one weight for each class";
+                return Err(Error::new(NAME, ErrorKind::Shapes { why, left: shape, right: weight.shape()? }));
+            }
+            let mut dims = vec![1; shape.rank() - axis];
+            dims[0] = classes;
+            ins.push(weight.reshape(&dims)?);
+        }
+        // A class of probability 0 costs nothing, whatever its logarithm.
+        let parts = logs.formula_of(NAME, &ins, |v| {
+            let q = if e > 0.0 { v[1].fma(Expr::c(rest), Expr::c(share)) } else { v[1] };
+            let q = if v.len() > 2 { q * v[2] } else { q };
+            Expr::where_eq(q, Expr::c(0.0), Expr::c(0.0), -(q * v[0]))
+        })?;
+        parts.sum_axes(&[axis])?.reduced(reduction)
+    }
+
     /// Mean of `-x[label]` over the rows of log-probabilities whose label is not `ignore`.
     #[track_caller]
     pub fn nll(self, labels: Var<'s>, ignore: Option<u32>) -> Result<Var<'s>> {
@@ -144,7 +220,11 @@ impl<'s> Var<'s> {
     /// [`Var::cross_entropy_loss`]. There is no label smoothing.
     #[track_caller]
     pub fn nll_loss(self, labels: Var<'s>, options: LabelLoss<'s>) -> Result<Var<'s>> {
-        let LabelLoss { weight, ignore, label_smoothing, reduction } = options;
+        if let Some(axis) = options.axis {
+            let options = LabelLoss { axis: None, ..options };
+            return self.classes_last("nll_loss", axis)?.nll_loss(labels, options);
+        }
+        let LabelLoss { weight, ignore, label_smoothing, reduction, axis: _ } = options;
         if label_smoothing != 0.0 {
             let why = format!("got {label_smoothing}, but only cross_entropy_loss has it");
             return Err(Error::argument("nll_loss", "label_smoothing", why));
@@ -247,9 +327,32 @@ impl<'s> Var<'s> {
         self.session().apply(Map::new(formula, shape), &[self, target, pos_weight])?.reduced(reduction)
     }
 
+    /// [`Var::bce`] times weights, which broadcast to the losses.
+    #[track_caller]
+    pub fn bce_loss(self, target: Var<'s>, weight: Option<Var<'s>>, reduction: Reduction) -> Result<Var<'s>> {
+        self.weighed(self.bce(target, Reduction::None)?, weight)?.reduced(reduction)
+    }
+
+    /// [`Var::bce_with_logits`] with all its weights: `weight` of the losses, and `pos_weight` of positive targets as in
+    /// [`Var::bce_with_logits_weighted`]. Both broadcast.
+    #[track_caller]
+    pub fn bce_with_logits_loss(
+        self,
+        target: Var<'s>,
+        weight: Option<Var<'s>>,
+        pos_weight: Option<Var<'s>>,
+        reduction: Reduction,
+    ) -> Result<Var<'s>> {
+        let losses = match pos_weight {
+            Some(w) => self.bce_with_logits_weighted(target, w, Reduction::None)?,
+            None => self.bce_with_logits(target, Reduction::None)?,
+        };
+        self.weighed(losses, weight)?.reduced(reduction)
+    }
+
     /// Applies the reduction to the losses. The mean of no losses is 0.
     #[track_caller]
-    fn reduced(self, reduction: Reduction) -> Result<Var<'s>> {
+    pub(super) fn reduced(self, reduction: Reduction) -> Result<Var<'s>> {
         match reduction {
             Reduction::None => Ok(self),
             Reduction::Mean if self.shape()?.numel() > 0 => self.mean(),
@@ -262,5 +365,31 @@ impl<'s> Var<'s> {
     #[track_caller]
     pub fn kl_div(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         self.session().apply(KlDiv { reduction }, &[self, target])
+    }
+
+    /// [`Var::kl_div`] from log-probabilities: `e^t (t - x)`, PyTorch's `log_target=True`. Where the target is `-∞`, the
+    /// loss is 0.
+    #[track_caller]
+    pub fn kl_div_log(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
+        let losses = self.formula_of("kl_div", &[target], |v| {
+            let loss = v[1].exp() * (v[1] - v[0]);
+            Expr::where_eq(v[1], Expr::c(f64::NEG_INFINITY), Expr::c(0.0), loss)
+        })?;
+        losses.reduced(reduction)
+    }
+
+    /// The sum of [`Var::kl_div`], or with `log_target` of [`Var::kl_div_log`], divided by the size of the first axis:
+    /// PyTorch's `reduction="batchmean"`.
+    #[track_caller]
+    pub fn kl_div_batchmean(self, target: Var<'s>, log_target: bool) -> Result<Var<'s>> {
+        let shape = self.shape()?;
+        let Some(&batch) = shape.dims().first() else {
+            return Err(Error::new("kl_div", ErrorKind::Rank { want: "at least 1", got: shape }));
+        };
+        let sum = match log_target {
+            true => self.kl_div_log(target, Reduction::Sum)?,
+            false => self.kl_div(target, Reduction::Sum)?,
+        };
+        sum.scale(strict(|| 1.0 / batch.max(1) as f64))
     }
 }

@@ -11,37 +11,79 @@ mod replay;
 mod var;
 
 mod create;
+mod gamma;
 mod nats;
+mod order;
 mod pointwise;
-mod reductions;
-mod scan;
+mod special;
 
+mod reductions;
+mod statistics;
+
+mod differences;
+mod quantiles;
+mod scan;
+mod select;
+
+mod histograms;
+
+mod arrange;
 mod layout;
 
+mod algebra;
+mod embedding;
+mod factors;
 mod index;
+mod linalg;
+mod matrices;
 mod products;
+mod reflections;
+mod replace;
+mod scatter;
+mod segments;
 
 mod einsum;
 
 mod conv;
+mod padding;
 mod pool;
+mod resize;
 
 mod norm;
 mod softmax;
 
 mod attention;
+mod dropout;
 mod random;
 mod spectral;
 
+mod fourier;
+
+mod ctc;
 mod losses;
+mod margin_losses;
 
 mod derivatives;
 
 pub use crate::gradients::Grads;
 pub use crate::nats::Nats;
+pub use algebra::MatrixNorm;
 pub use attention::AttentionOptions;
+pub use ctc::CtcLoss;
+pub use differences::Spacing;
+pub use embedding::EmbeddingOptions;
+pub use fourier::{FftNorm, Stft};
 pub use losses::LabelLoss;
-pub use var::Var;
+pub use margin_losses::{MultiMargin, PoissonNll, TripletMargin};
+pub use padding::PadMode;
+pub use pool::AvgPoolOptions;
+pub use quantiles::QuantileRule;
+pub use reflections::QrMode;
+pub use resize::{GridSampleOptions, Interpolate, Interpolation};
+pub use scatter::Reduce;
+pub use segments::Segments;
+pub use select::Unique;
+pub use var::{Var, VarId};
 
 use crate::graph::{Graph, Source};
 use crate::params::{self, Param};
@@ -436,7 +478,9 @@ impl Session {
     }
 
     /// Records an elementwise formula over values that broadcast, as one op: its kernels and its gradient are made from the formula,
-    /// and it is fused with its neighbours as any other.
+    /// and it is fused with its neighbours as any other. A formula that needs more registers than there are becomes several ops.
+    ///
+    /// Constants may be made outside of `f`, all other values only inside.
     ///
     /// ```
     /// use dittograd::prelude::*;
@@ -452,7 +496,15 @@ impl Session {
     #[track_caller]
     pub fn pointwise(&self, ins: &[Var<'_>], f: impl FnOnce(&[Expr]) -> Expr) -> Result<Var<'_>> {
         let metas: Vec<Meta> = ins.iter().map(|v| v.meta()).collect::<Result<_>>()?;
-        self.apply_any(Map::of(&metas, f).located()?.into(), ins)
+        let (before, (last, used)) = Map::of(&metas, f).located()?.parts();
+        let mut values = ins.to_vec();
+        fn read<'v>(values: &[Var<'v>], used: &[usize]) -> Vec<Var<'v>> {
+            used.iter().map(|&i| values[i]).collect()
+        }
+        for (op, used) in before {
+            values.push(self.apply_any(op.into(), &read(&values, &used))?);
+        }
+        self.apply_any(last.into(), &read(&values, &used))
     }
 
     /// Apart from `apply`, so that it is compiled once, not for every op.

@@ -91,6 +91,32 @@ impl<'s> Var<'s> {
         self.session.apply(Bmm { ta: false, tb: false }, &[self, other])
     }
 
+    /// `y[o] = Σ_i Σ_j a[i] W[o, i, j] b[j] + bias[o]` along the last axes of this value `a (…, left)` and of `b (…, right)`, with
+    /// weights `(out, left, right)`: `(…, out)`.
+    #[track_caller]
+    pub fn bilinear(self, b: Var<'s>, weight: Var<'s>, bias: Option<Var<'s>>) -> Result<Var<'s>> {
+        let (of, to, matrices) = (self.shape()?, b.shape()?, weight.shape()?);
+        let &[outputs, left, right] = matrices.dims() else {
+            return Err(Error::new("bilinear", ErrorKind::Rank { want: "exactly 3", got: matrices }));
+        };
+        let lead = of.rank().saturating_sub(1);
+        let fits = of.rank() > 0 && of.rank() == to.rank() && of.dims()[..lead] == to.dims()[..lead];
+        if !fits || of.last() != left || to.last() != right {
+            let why = "the values are not (…, left) and (…, right) with one shape of leading axes";
+            return Err(Error::new("bilinear", ErrorKind::Shapes { why, left: of, right: to }));
+        }
+        let rows = of.rows();
+        // One product gives, for each row, a matrix (out, right).
+        let flat = weight.permute(&[1, 0, 2])?.reshape(&[left, outputs * right])?;
+        let halves = self.reshape(&[rows, left])?.matmul(flat)?.reshape(&[rows, outputs, right])?;
+        let sums = halves.mul(b.reshape(&[rows, 1, right])?)?.sum_axes(&[2])?;
+        let out = sums.reshape(&[&of.dims()[..lead], &[outputs]].concat())?;
+        match bias {
+            Some(bias) => out.add(bias),
+            None => Ok(out),
+        }
+    }
+
     /// `x W^T + b` along the last axis.
     #[doc(alias = "addmm")]
     #[track_caller]

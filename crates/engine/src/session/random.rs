@@ -54,8 +54,15 @@ impl Session {
     /// Random indices below `below`.
     #[track_caller]
     pub fn randint(&self, dims: &[usize], below: u32) -> Result<Var<'_>> {
+        self.randint_range(dims, 0, below)
+    }
+
+    /// Random indices from `low` to below `high`.
+    #[doc(alias = "randint")]
+    #[track_caller]
+    pub fn randint_range(&self, dims: &[usize], low: u32, high: u32) -> Result<Var<'_>> {
         let shape = Shape::new(dims)?;
-        self.random(&[], |seed, counter| RandInt { shape, seed, counter, below }.into())
+        self.random(&[], |seed, counter| RandInt { shape, seed, counter, low, below: high }.into())
     }
 
     /// A random permutation of the indices below `n`.
@@ -88,9 +95,60 @@ impl Session {
     }
 }
 
+/// The probability of staying, if elements are dropped with probability `p`.
+#[track_caller]
+pub(super) fn kept(op: &'static str, p: f64) -> Result<f64> {
+    match (0.0..=1.0).contains(&p) {
+        true => Ok(1.0 - p),
+        false => Err(Error::argument(op, "p", format!("got {p}, use 0 to 1"))),
+    }
+}
+
+/// # Random values by elements
+///
+/// No gradient flows through any of them.
+impl<'s> Var<'s> {
+    /// 1 with the probability that the element is, and 0 otherwise. Values outside of 0 to 1 count as the nearer end, NaN as 0.
+    #[track_caller]
+    pub fn bernoulli(self) -> Result<Var<'s>> {
+        self.session.uniform(self.shape()?.dims())?.lt(self.detach()?)
+    }
+
+    /// Normal draws, each with its own mean, this value, and its own standard deviation. Both broadcast. A deviation below 0 counts
+    /// as its magnitude.
+    #[track_caller]
+    pub fn normal(self, std: Var<'s>) -> Result<Var<'s>> {
+        let shape = self.shape()?.broadcast(&std.shape()?)?;
+        self.session.normal(shape.dims(), 0.0, 1.0)?.mul(std.detach()?)?.add(self.detach()?)
+    }
+
+    /// `count` indices of the last axis, drawn with probabilities proportional to its elements, which must not be negative. Without
+    /// `replacement` the indices of a row are different, and elements of 0 come after all others.
+    #[track_caller]
+    pub fn multinomial(self, count: usize, replacement: bool) -> Result<Var<'s>> {
+        let (p, shape) = (self.detach()?, self.shape()?);
+        let Some((&kinds, lead)) = shape.dims().split_last().filter(|(kinds, _)| **kinds > 0) else {
+            let why = format!("{shape} has nothing to draw along its last axis");
+            return Err(Error::argument("multinomial", "value", why));
+        };
+        if !replacement && count > kinds {
+            let why = format!("is {count}, there are {kinds} to draw; draw fewer, or with replacement");
+            return Err(Error::argument("multinomial", "count", why));
+        }
+        if replacement {
+            let sums = p.cumsum(-1)?;
+            let draws = self.session.uniform(&[lead, &[count]].concat())?;
+            return sums.searchsorted(draws.mul(sums.narrow(-1, kinds - 1, 1)?)?, true);
+        }
+        // Of exponential variables with these rates, the smallest come first.
+        let times = self.session.uniform(shape.dims())?.neg()?.log1p()?.neg()?.div(p)?;
+        Ok(times.topk(count, -1, false)?.1)
+    }
+}
+
 /// # Dropout
 impl<'s> Var<'s> {
-    /// Keeps each element with probability `1 - p`, scaled by `1 / (1 - p)`; the others become 0.
+    /// Keeps each element with probability `1 - p`, scaled by `1 / (1 - p)`; the others become 0. With `p` 1 all become 0, without a draw.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -103,9 +161,9 @@ impl<'s> Var<'s> {
     #[track_caller]
     pub fn dropout(self, p: f64) -> Result<Var<'s>> {
         let _strict = environment::enter();
-        let keep = 1.0 - p;
-        if !(keep > 0.0 && keep <= 1.0) {
-            return Err(Error::argument("dropout", "p", format!("got {p}, use at least 0 and below 1")));
+        let keep = kept("dropout", p)?;
+        if keep == 0.0 {
+            return self.all_dropped();
         }
         let calls = self.session.random_calls();
         let mask = self.session.bernoulli(self.shape()?.dims(), keep)?;
@@ -115,5 +173,12 @@ impl<'s> Var<'s> {
             e
         };
         self.mul(mask).and_then(|kept| kept.scale(1.0 / keep)).map_err(undone)
+    }
+
+    /// Zeros that depend on this value with a gradient of zero, whatever its elements are.
+    #[track_caller]
+    pub(super) fn all_dropped(self) -> Result<Var<'s>> {
+        let zero = self.session.scalar(0.0)?;
+        zero.where_(self, zero)
     }
 }

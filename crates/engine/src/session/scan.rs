@@ -2,7 +2,7 @@
 
 use super::Var;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
-use dittograd_numerics::shape::Shape;
+use dittograd_numerics::shape::{Position, Shape};
 use dittograd_ops::random::Full;
 use dittograd_ops::scan::{CumSum, SelectiveScan};
 
@@ -10,19 +10,21 @@ use dittograd_ops::scan::{CumSum, SelectiveScan};
 impl<'s> Var<'s> {
     /// Cumulative sum along an axis: `y[i] = x[0] + … + x[i]`.
     #[track_caller]
-    pub fn cumsum(self, axis: usize) -> Result<Var<'s>> {
+    pub fn cumsum(self, axis: impl Position) -> Result<Var<'s>> {
         self.cumsum_with(axis, false, false)
     }
 
     /// [`Var::cumsum`] without the element itself (`exclusive`), from the end of the axis (`reverse`), or both.
     #[track_caller]
-    pub fn cumsum_with(self, axis: usize, exclusive: bool, reverse: bool) -> Result<Var<'s>> {
+    pub fn cumsum_with(self, axis: impl Position, exclusive: bool, reverse: bool) -> Result<Var<'s>> {
+        let axis = self.axis("cumsum_with", axis)?;
         self.session().apply(CumSum { axis, exclusive, reverse }, &[self])
     }
 
     /// Cumulative product along an axis, `y[i] = x[0] · … · x[i]`, in order. The gradient is also correct at zeros.
     #[track_caller]
-    pub fn cumprod(self, axis: usize) -> Result<Var<'s>> {
+    pub fn cumprod(self, axis: impl Position) -> Result<Var<'s>> {
+        let axis = self.axis("cumprod", axis)?;
         let shape = self.shape()?;
         let d = shape.dims();
         if axis >= d.len() {

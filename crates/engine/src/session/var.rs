@@ -37,6 +37,10 @@ use std::fmt;
 /// them. They do not compile; use `?` as above. A formula of several terms needs none of this as
 /// [one op](Session::pointwise): `session.pointwise(&[a, b, c], |v| v[0] + 10.0 * v[1] + 10.0 * v[2])?`.
 ///
+/// # Axes
+///
+/// An axis is counted from the outermost, 0, or if it is negative from the last, -1: `x.sum_axes(&[-1])`.
+///
 /// # Methods by family
 ///
 /// Values themselves come from a [`Session`]: inputs, parameters, constants, random draws.
@@ -51,10 +55,11 @@ use std::fmt;
 /// | parts and joins | [`narrow`](Var::narrow), [`slice`](Var::slice), [`split`](Var::split), [`concat`](Var::concat), [`pad`](Var::pad) |
 /// | indexing | [`index_select`](Var::index_select), [`take_along_axis`](Var::take_along_axis), [`embedding`](Var::embedding), [`scatter_add`](Var::scatter_add) |
 /// | products | [`matmul`](Var::matmul), [`linear`](Var::linear), [`dot`](Var::dot), [`Session::einsum`] |
+/// | linear algebra | [`solve`](Var::solve), [`cholesky`](Var::cholesky), [`lu`](Var::lu), [`qr`](Var::qr), [`det`](Var::det) |
 /// | convolution, pooling | [`conv2d`](Var::conv2d), [`conv_transpose`](Var::conv_transpose), [`max_pool2d`](Var::max_pool2d), [`avg_pool2d`](Var::avg_pool2d) |
 /// | norms | [`layer_norm`](Var::layer_norm), [`rms_norm`](Var::rms_norm), [`batch_norm`](Var::batch_norm), [`group_norm`](Var::group_norm) |
 /// | softmax, attention | [`softmax`](Var::softmax), [`log_softmax`](Var::log_softmax), [`attention`](Var::attention), [`rope`](Var::rope) |
-/// | Fourier transforms | [`rfft`](Var::rfft), [`spectral_conv1d`](Var::spectral_conv1d) |
+/// | Fourier transforms | [`rfft`](Var::rfft), [`fft`](Var::fft), [`stft`](Var::stft), [`spectral_conv1d`](Var::spectral_conv1d) |
 /// | dropout | [`dropout`](Var::dropout) |
 /// | losses | [`cross_entropy`](Var::cross_entropy), [`mse`](Var::mse), [`bce_with_logits`](Var::bce_with_logits) |
 /// | gradients | [`backward`](Var::backward), [`detach`](Var::detach), [`Session::grad`] |
@@ -63,6 +68,21 @@ pub struct Var<'s> {
     pub(super) session: &'s Session,
     id: u32,
     epoch: u32,
+}
+
+/// A handle that does not borrow its session, for programs in languages without lifetimes:
+/// [`Session::from_id`] makes it a handle again. It is stale after [`Session::reset`], as the handle is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VarId {
+    id: u32,
+    epoch: u32,
+}
+
+impl Session {
+    /// The value that [`Var::to_id`] named in this session.
+    pub fn from_id(&self, VarId { id, epoch }: VarId) -> Var<'_> {
+        Var { session: self, id, epoch }
+    }
 }
 
 impl fmt::Debug for Var<'_> {
@@ -101,6 +121,11 @@ impl<'s> Var<'s> {
 
     pub(super) fn epoch(self) -> u32 {
         self.epoch
+    }
+
+    /// The handle without its session.
+    pub fn to_id(self) -> VarId {
+        VarId { id: self.id, epoch: self.epoch }
     }
 
     /// Shape and element type.

@@ -8,15 +8,25 @@
 //! value, the largest over all 2^32 inputs, as [`measure_ulp`] finds them.
 
 mod activations;
+mod angle;
+mod bessel;
+mod double;
+mod error;
 mod exp;
+mod gamma;
 mod log;
 mod pow;
+pub(crate) mod reference;
 mod trig;
 mod turn;
 mod ulp;
 
 pub use activations::{erf, sigmoid, softplus, tanh};
+pub use angle::{atan2, cosh, exp2, fmod, log2, log10, sinh};
+pub use bessel::{i0, i0e, i1, i1e};
+pub use error::{erfc, erfcx, erfinv, ndtri};
 pub use exp::{decay, exp, expm1, weight, weight_mantissa, weight_power};
+pub use gamma::{digamma, lgamma, trigamma};
 pub use log::{log, log1p};
 pub use pow::pow;
 pub use trig::{MODERATE, cos, cos_moderate, sin, sin_moderate};
@@ -76,7 +86,39 @@ fn power_of_two<L: Lane>(n: L::Int) -> L {
 /// A formula of one argument, recorded as CUDA text.
 type TracedUnary = fn(Trace) -> Trace;
 
-/// The CUDA text of every function here, as `ditto_exp`, `ditto_log` and so on; the same text on every call.
+/// The functions whose CUDA text only the kernels that call them contain.
+const SPECIAL: [(&str, TracedUnary); 16] = [
+    ("sinh", sinh),
+    ("cosh", cosh),
+    ("exp2", exp2),
+    ("log2", log2),
+    ("log10", log10),
+    ("erfc", erfc),
+    ("erfcx", erfcx),
+    ("erfinv", erfinv),
+    ("ndtri", ndtri),
+    ("lgamma", lgamma),
+    ("digamma", digamma),
+    ("trigamma", trigamma),
+    ("i0", i0),
+    ("i0e", i0e),
+    ("i1", i1),
+    ("i1e", i1e),
+];
+
+/// The CUDA text of `ditto_NAME`, if it is a function that [`cuda_text`] leaves out. A second copy in one text is skipped.
+pub fn cuda_special_text(name: &str) -> Option<String> {
+    let called = format!("ditto_{name}");
+    let text = match name {
+        "atan2" => cuda_function2(&called, atan2),
+        "fmod" => cuda_function2(&called, fmod),
+        _ => cuda_function(&called, SPECIAL.iter().find(|entry| entry.0 == name)?.1),
+    };
+    let guard = called.to_uppercase();
+    Some(format!("#ifndef {guard}\n#define {guard}\n{text}#endif\n"))
+}
+
+/// The CUDA text of every common function, as `ditto_exp`, `ditto_log` and so on; the same text on every call.
 pub fn cuda_text() -> String {
     let unary: [(&str, TracedUnary); 11] = [
         ("ditto_exp", exp),

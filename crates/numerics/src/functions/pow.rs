@@ -1,7 +1,8 @@
 //! The power.
 
+use super::SIGN;
+use super::double::{exp2_double, log2_split};
 use super::log::split_log;
-use super::{MAGIC_DOUBLE, SIGN, poly_double};
 use crate::lane::{Lane, LaneDouble, LaneInt};
 
 /// x to the power y.
@@ -19,50 +20,11 @@ pub fn pow<L: Lane>(x: L, y: L) -> L {
     let tiny = base.lt(L::c(f64::from(f32::MIN_POSITIVE)));
     let (m, k) = split_log(L::select(tiny, base * L::c(8_388_608.0), base));
     let k = k - L::Int::select(tiny, L::Int::c(23), L::Int::c(0));
-    let one = L::Double::c(1.0);
-    // (m - 1) / (m + 1) by a binary32 reciprocal and one step to cubic error: binary64 division is slow.
-    let guess = (L::c(1.0) / (m + L::c(1.0))).to_double();
-    let m = m.to_double();
-    let miss = guess.fma(-(m + one), one);
-    let near = (m - one) * guess;
-    let s = near.fma(miss.fma(miss, miss), near);
-    let series = poly_double(
-        s * s,
-        [
-            2.88539008177785,
-            0.9617966941137199,
-            0.5770779422458058,
-            0.4122092652780455,
-            0.3199051343818056,
-            0.28290864677552696,
-        ],
-    );
-    let log2 = s.fma(series, L::Double::from_int(k));
+    let log2 = log2_split(m, m.to_double(), k);
     let log2 = L::Double::select(base.eq(infinity), L::Double::c(f64::INFINITY), log2);
     let log2 = L::Double::select(base.eq(L::c(0.0)), L::Double::c(f64::NEG_INFINITY), log2);
 
-    // Beyond +-300 the result is 0 or infinity whatever the exact exponent.
-    let t = y.to_double() * log2;
-    let (low, high) = (L::Double::c(-300.0), L::Double::c(300.0));
-    let t = L::Double::select(t.lt(low), low, t);
-    let t = L::Double::select(high.lt(t), high, t);
-    let shifted = t + L::Double::c(MAGIC_DOUBLE);
-    let r = t - (shifted - L::Double::c(MAGIC_DOUBLE));
-    let e = poly_double(
-        r,
-        [
-            0.6931471805461313,
-            0.24022650695553532,
-            0.055504109407871545,
-            0.00961812921960904,
-            0.00133334508225821,
-            0.0001540341533334278,
-            1.531003279826056e-05,
-            1.3263529359977504e-06,
-        ],
-    );
-    let scale = L::Double::from_words((shifted.low_word() + L::Int::c(1023)).shl(20), L::Int::c(0));
-    let magnitude = L::from_double(r.fma(e, one) * scale);
+    let magnitude = L::from_double(exp2_double::<L>(y.to_double() * log2));
 
     // From 2^23 on every float is an integer, from 2^24 on an even one; adding 2^23 rounds the smaller ones.
     let exponent = y.abs();

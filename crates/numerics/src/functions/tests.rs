@@ -3,7 +3,7 @@ use super::*;
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_PI_2, FRAC_PI_4, PI, SQRT_2, TAU};
 
 /// The bounds that the comments state, rounded up.
-const BOUNDS: [(&str, f64); 10] = [
+const BOUNDS: [(&str, f64); 23] = [
     ("exp", 0.90),
     ("expm1", 1.57),
     ("log", 0.88),
@@ -14,6 +14,19 @@ const BOUNDS: [(&str, f64); 10] = [
     ("sin", 0.52),
     ("cos", 0.52),
     ("erf", 1.10),
+    ("sinh", 0.51),
+    ("cosh", 0.51),
+    ("exp2", 0.51),
+    ("log2", 0.51),
+    ("log10", 0.51),
+    ("erfc", 0.51),
+    ("erfcx", 0.51),
+    ("erfinv", 0.51),
+    ("ndtri", 0.51),
+    ("i0", 0.51),
+    ("i0e", 0.51),
+    ("i1", 0.51),
+    ("i1e", 0.51),
 ];
 
 /// Where a formula changes branch, saturates, overflows or meets an edge of the format.
@@ -47,11 +60,12 @@ fn check(name: &str) {
 }
 
 macro_rules! sampled {
-    ($($function:ident),+) => {
-        mod sampled { $(#[test] fn $function() { super::check(stringify!($function)); })+ }
+    ($group:ident; $($function:ident),+) => {
+        mod $group { $(#[test] fn $function() { super::check(stringify!($function)); })+ }
     };
 }
-sampled!(exp, expm1, log, log1p, tanh, sigmoid, softplus, sin, cos, erf);
+sampled!(common; exp, expm1, log, log1p, tanh, sigmoid, softplus, sin, cos, erf);
+sampled!(special; sinh, cosh, exp2, log2, log10, erfc, erfcx, erfinv, ndtri, i0, i0e, i1, i1e);
 
 #[test]
 fn turns_are_exact_at_quarters_and_close_elsewhere() {
@@ -275,13 +289,16 @@ fn special_powers_are_those_of_c() {
 #[test]
 fn cuda_text_calls_intrinsics_only() {
     const KNOWN: &str = "__fadd_rn __fsub_rn __fmul_rn __fdiv_rn __fmaf_rn __fsqrt_rn __dadd_rn \
-        __dsub_rn __dmul_rn __ddiv_rn __fma_rn __uint_as_float __float_as_uint __longlong_as_double \
-        __int2float_rn __int2double_rn __double2float_rn __double2loint __hiloint2double __umulhi \
+        __dsub_rn __dmul_rn __ddiv_rn __dsqrt_rn __fma_rn __uint_as_float __float_as_uint __longlong_as_double \
+        __int2float_rn __int2double_rn __double2float_rn __double2loint __double2hiint __hiloint2double __umulhi \
         fabsf ditto_sin_moderate ditto_sin_large ditto_cos_moderate ditto_cos_large";
     let text = cuda_text();
     assert_eq!(text, cuda_text());
-    // Beside them `decay` and `pow`; sine and cosine are three functions each.
-    assert_eq!(text.matches(" float ditto_").count(), UNARY.len() + 2 + 4);
+    // Ten of one argument, `decay` and `pow`; sine and cosine are three functions each.
+    assert_eq!(text.matches(" float ditto_").count(), 10 + 2 + 4);
+    let special = SPECIAL.iter().map(|entry| entry.0).chain(["atan2", "fmod"]);
+    let text = special.fold(text, |all, name| all + &cuda_special_text(name).unwrap());
+    assert_eq!(cuda_special_text("exp"), None);
     for line in text.lines().filter(|line| line.starts_with("    ")) {
         for (at, _) in line.match_indices('(') {
             let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -293,5 +310,140 @@ fn cuda_text_calls_intrinsics_only() {
         let float = line.starts_with("    const float") || line.starts_with("    const double");
         let joins = [" + ", " - ", " * ", " / "].iter().any(|operator| line.contains(operator));
         assert!(!(float && joins), "{line}");
+    }
+}
+
+/// An absolute error that counts like half a unit in the last place.
+fn error_within(got: f32, want: f64, absolute: f64) -> f64 {
+    ulp_error(got, want).min((f64::from(got) - want).abs() / absolute * 0.5)
+}
+
+#[test]
+fn gamma_functions_are_within_the_bound() {
+    type Pair = (fn(f32) -> f32, fn(f64) -> f64);
+    let functions: [Pair; 3] =
+        [(lgamma, reference::lgamma), (digamma, reference::digamma), (trigamma, reference::trigamma)];
+    for (function, reference) in functions {
+        let check = |x: f32| {
+            let (got, want) = (function(x), reference(f64::from(x)));
+            // The slope of both is about 1 / distance^2 at a pole, so the reference itself is less sure there.
+            let error = error_within(got, want, 2.0f64.powi(-43));
+            assert!(error <= 0.51, "at {x:e}: {got:e}, not {want:e}: off by {error}");
+        };
+        (0..0x7f80_0000u32).step_by(9973).for_each(|bits| check(f32::from_bits(bits)));
+        (-160_000..160_000).for_each(|i| check(i as f32 / 2048.0 + 1.0 / 8192.0));
+        for near in [1.0f32, 1.5, 2.0, 2.5, 8.0, 1.461_632_1] {
+            (-2000..2000).for_each(|by| check(f32::from_bits(near.to_bits().wrapping_add_signed(by))));
+        }
+    }
+    const INF: f32 = f32::INFINITY;
+    for (x, want) in
+        [(0.0, INF), (-0.0, INF), (1.0, 0.0), (2.0, 0.0), (-1.0, INF), (-1e10, INF), (INF, INF), (-INF, INF)]
+    {
+        assert_eq!(lgamma(x).to_bits(), want.to_bits(), "lgamma({x})");
+    }
+    for (x, want) in [(0.0, INF), (-0.0, INF), (-1.0, INF), (-1e10, INF), (INF, 0.0), (-INF, f32::NAN)] {
+        assert_eq!(f32::to_bits(trigamma(x)), want.to_bits(), "trigamma({x})");
+    }
+    for (x, want) in
+        [(0.0, -INF), (-0.0, INF), (-1.0, f32::NAN), (-1e10, f32::NAN), (INF, INF), (-INF, f32::NAN)]
+    {
+        assert_eq!(f32::to_bits(digamma(x)), want.to_bits(), "digamma({x})");
+    }
+}
+
+#[test]
+fn angles_are_within_the_bound() {
+    let mut state = 7;
+    let mut worst: f64 = 0.0;
+    for i in 0..400_000 {
+        let (y, x) = (f32::from_bits(next(&mut state)), f32::from_bits(next(&mut state)));
+        // Every other point is near a diagonal or an axis of a common size.
+        let x = if i % 2 == 0 { y * (1.0 + (next(&mut state) >> 8) as f32 / 16_777_216.0) } else { x };
+        worst = worst.max(ulp_error(atan2(y, x), libm::atan2(f64::from(y), f64::from(x))));
+    }
+    assert!(worst <= 0.51, "off by {worst}");
+    let values = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, 3e38, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    for y in values {
+        for x in values {
+            let (got, want) = (atan2(y, x), libm::atan2(f64::from(y), f64::from(x)) as f32);
+            assert!(
+                got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+                "atan2({y}, {x}) = {got}"
+            );
+        }
+    }
+}
+
+#[test]
+fn remainders_are_exact() {
+    let mut state = 3;
+    let values = [0.0, -0.0, 1.0, -3.0, 1e-45, 3e38, -2.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let pairs = values.iter().flat_map(|&a| values.iter().map(move |&b| (a, b)));
+    let random = (0..300_000).map(|_| (f32::from_bits(next(&mut state)), f32::from_bits(next(&mut state))));
+    for (a, b) in pairs.chain(random.collect::<Vec<_>>()) {
+        let (got, want) = (fmod(a, b), a % b);
+        assert!(
+            got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan(),
+            "{a:e} % {b:e} = {got:e}, not {want:e}"
+        );
+    }
+}
+
+#[test]
+fn special_functions_meet_their_ends() {
+    const INF: f32 = f32::INFINITY;
+    const NAN: f32 = f32::NAN;
+    let table: [Cases; 13] = [
+        ("sinh", sinh, &[(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -INF), (1e-45, 1e-45), (90.0, INF)]),
+        ("cosh", cosh, &[(0.0, 1.0), (-0.0, 1.0), (INF, INF), (-INF, INF), (-90.0, INF)]),
+        (
+            "exp2",
+            exp2,
+            &[
+                (0.0, 1.0),
+                (-0.0, 1.0),
+                (10.0, 1024.0),
+                (-149.0, 1e-45),
+                (128.0, INF),
+                (INF, INF),
+                (-INF, 0.0),
+            ],
+        ),
+        (
+            "log2",
+            log2,
+            &[(1.0, 0.0), (8.0, 3.0), (1e-45, -149.0), (0.0, -INF), (-0.0, -INF), (-1.0, NAN), (INF, INF)],
+        ),
+        (
+            "log10",
+            log10,
+            &[(1.0, 0.0), (1000.0, 3.0), (1e10, 10.0), (0.0, -INF), (-0.0, -INF), (-1.0, NAN), (INF, INF)],
+        ),
+        ("erfc", erfc, &[(0.0, 1.0), (-0.0, 1.0), (INF, 0.0), (-INF, 2.0), (10.1, 0.0), (-5.0, 2.0)]),
+        ("erfcx", erfcx, &[(0.0, 1.0), (-0.0, 1.0), (INF, 0.0), (-INF, INF), (-10.0, INF)]),
+        (
+            "erfinv",
+            erfinv,
+            &[(0.0, 0.0), (-0.0, -0.0), (1.0, INF), (-1.0, -INF), (1.0000001, NAN), (INF, NAN)],
+        ),
+        (
+            "ndtri",
+            ndtri,
+            &[(0.0, -INF), (-0.0, -INF), (1.0, INF), (-1e-45, NAN), (1.0000001, NAN), (INF, NAN)],
+        ),
+        ("i0", i0, &[(0.0, 1.0), (-0.0, 1.0), (INF, INF), (-INF, INF), (100.0, INF)]),
+        ("i0e", i0e, &[(0.0, 1.0), (-0.0, 1.0), (INF, 0.0), (-INF, 0.0)]),
+        ("i1", i1, &[(0.0, 0.0), (-0.0, -0.0), (INF, INF), (-INF, -INF), (-100.0, -INF)]),
+        ("i1e", i1e, &[(0.0, 0.0), (-0.0, -0.0), (INF, 0.0), (-INF, -0.0)]),
+    ];
+    for (name, function, cases) in table {
+        for &(x, want) in cases {
+            let got = function(x);
+            assert_eq!(f32::to_bits(got), f32::to_bits(want), "{name}({x}) = {got}");
+        }
+        for bits in [0x7f80_0001, 0x7fff_ffff, 0xff80_0001, 0xffc0_0000] {
+            assert_eq!(f32::to_bits(function(f32::from_bits(bits))), 0x7fc0_0000, "{name} of a NaN");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Exact fractions.
 
-use super::{Real, Scalar};
+use super::{Real, Scalar, Special};
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -193,6 +193,16 @@ impl Real for Ratio {
         }
         let base = if b.above < 0 { Ratio::whole(1) / self } else { self };
         (0..b.above.unsigned_abs()).fold(Ratio::whole(1), |power, _| power * base)
+    }
+    fn special(self, _: Special) -> Ratio {
+        Ratio::UNDEFINED
+    }
+    fn atan2(self, _: Ratio) -> Ratio {
+        Ratio::UNDEFINED
+    }
+    fn fmod(self, b: Ratio) -> Ratio {
+        let times = (self / b).abs().floor();
+        self - b.abs() * if self < Ratio::whole(0) { -times } else { times }
     }
     fn floor(self) -> Ratio {
         if self.is_defined() { Ratio::new(self.above.div_euclid(self.below), 1) } else { self }

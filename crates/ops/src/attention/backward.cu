@@ -27,21 +27,33 @@ constexpr int SB = DITTO_SB, NB = SB / 4, PP = SB + 4;
 // What a thread has of a stage's dq: TT queries of every 8, and GQ times four columns.
 constexpr int TT = SB / 8, GQ = (NCD + WARPS - 1) / WARPS, PER = BLOCK / SB;
 
-// Adds a chain that is complete to the result so far, times `scale` after the last.
+// Loads a thread's columns of an own row at `row`, as store_row stores them.
+template <int W, int NC> __device__ __forceinline__ void load_row(float (&x)[4 * NC], const float* row, int ln) {
+#pragma unroll
+    for (int c = 0; c < NC; ++c) {
+        if (!DITTO_TF32 && W % 4 == 0) {
+            if (16 * c + 4 * ln < W) four(reinterpret_cast<float(&)[4]>(x[4 * c]), row + 16 * c + 4 * ln);
+        } else {
+#pragma unroll
+            for (int f = 4 * c; f < 4 * c + 4; ++f)
+                if (column_of(ln, f) < W) x[f] = row[column_of(ln, f)];
+        }
+    }
+}
+
+// Adds a chain that is complete to the result so far, times `scale`: 1, which changes nothing, but after the last.
 template <int W, int NC>
-__device__ __forceinline__ void close_chunk(float (&acc)[TR][4 * NC], float* out, unsigned apart, int own, int count, int ln, bool first, bool last, float scale) {
+__device__ __forceinline__ void close_chunk(float (&acc)[TR][4 * NC], float* out, unsigned apart, int own, int count, int ln, bool first, float scale) {
 #pragma unroll
     for (int i = 0; i < TR; ++i) {
         if (own + 8 * i < count) {
             float* const row = out + (u64)(own + 8 * i) * (DITTO_INSIDE ? apart : W);
+            float old[4 * NC];
 #pragma unroll
-            for (int c = 0; c < 4 * NC; ++c) {
-                const int at = column_of(ln, c);
-                float old = 0.0f;
-                if (!first && at < W) old = row[at];
-                acc[i][c] = __fadd_rn(old, acc[i][c]);
-                if (last) acc[i][c] = __fmul_rn(acc[i][c], scale);
-            }
+            for (int c = 0; c < 4 * NC; ++c) old[c] = 0.0f;
+            if (!first) load_row<W, NC>(old, row, ln);
+#pragma unroll
+            for (int c = 0; c < 4 * NC; ++c) acc[i][c] = __fmul_rn(__fadd_rn(old[c], acc[i][c]), scale);
             store_row<W, NC>(row, acc[i], ln);
         }
 #pragma unroll
@@ -77,17 +89,20 @@ template <bool SOME> __device__ __forceinline__ void accumulate_queries(float (&
 #pragma unroll
             for (int t = 0; t < TT; ++t)
 #pragma unroll
-                for (int f = 0; f < 4; ++f)
-                    if (!SOME || !is_blocked(cw[t])) acc[g][t][f] = __fmaf_rn(cw[t], cy[g][f], acc[g][t][f]);
+                for (int f = 0; f < 4; ++f) {
+                    const float sum = __fmaf_rn(cw[t], cy[g][f], acc[g][t][f]);
+                    acc[g][t][f] = SOME && is_blocked(cw[t]) ? acc[g][t][f] : sum;
+                }
     };
-    load(0);
-    // Addresses are those of the first of eight keys, which move on together, and distances that are known.
+    if (keys > 0) load(0);
+    // Addresses are those of the first of some keys, which move on together, and distances that are known.
+    constexpr int STEP = SOME && !DITTO_MASK ? 2 : 8;
 #pragma unroll 1
-    for (; keys >= 8; keys -= 8) {
+    for (; keys >= STEP; keys -= STEP) {
 #pragma unroll
-        for (int key = 0; key < 8; ++key) multiply(key, key < 7 || keys > 8);
-        p += 8 * PP;
-        x += 8 * PD;
+        for (int key = 0; key < STEP; ++key) multiply(key, key < STEP - 1 || keys > STEP);
+        p += STEP * PP;
+        x += STEP * PD;
     }
 #pragma unroll 1
     for (; keys > 0; --keys) {
@@ -202,7 +217,8 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
         };
         auto fetch_q = [&](int s0, int stage) {
             copy_rows<D, PD, SB>(tq + stage * SB * PD, q + query_at(s0), inside.wide, rows - s0 < SB ? rows - s0 : SB);
-            for (int t = threadIdx.x; t < SB && s0 + t < rows; t += THREADS) {
+            const int t = threadIdx.x;
+            if (t < SB && s0 + t < rows) {
                 slogs[stage * SB + t] = logs[stat_at(s0) + t];
                 stops[stage * SB + t] = tops[stat_at(s0) + t];
                 sdelta[stage * SB + t] = delta[stat_at(s0) + t];
@@ -221,16 +237,19 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             chunk = stage_at(place) / CHUNK;
         }
         copy_commit();
-        while (place < blocks * PER) {
-            const int s0 = stage_at(place), next = skip(place + 1);
-            const bool more = next < blocks * PER;
-            const int here = rows - s0 < SB ? rows - s0 : SB;
-            if (s0 / CHUNK != chunk) {
-                close_chunk<D, NCD>(ak, dk + key_at(), inside.wide, own, count, ln, first, false, scale);
-                close_chunk<DV, NCV>(av, dv + value_at(), inside.wide, own, count, ln, first, false, 1.0f);
+        for (;;) {
+            const bool is_stage = place < blocks * PER;
+            const int s0 = stage_at(place);
+            if (!is_stage || s0 / CHUNK != chunk) {
+                close_chunk<D, NCD>(ak, dk + key_at(), inside.wide, own, count, ln, first, is_stage ? 1.0f : scale);
+                close_chunk<DV, NCV>(av, dv + value_at(), inside.wide, own, count, ln, first, 1.0f);
                 first = false;
                 chunk = s0 / CHUNK;
             }
+            if (!is_stage) break;
+            const int next = skip(place + 1);
+            const bool more = next < blocks * PER;
+            const int here = rows - s0 < SB ? rows - s0 : SB;
             copy_wait<0>();
             __syncthreads();
             if (before >= 0 && threadIdx.x == 0) pass_on(turn + before / SB, tile + 1);
@@ -294,10 +313,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
 #pragma unroll
                     for (int j = 0; j < NB; ++j) p[i * 8 * PP + ln + 4 * j] = s[i][j];
                 __syncwarp();
-                if (some)
-                    accumulate<true, PV, NCV, SB, PP>(av, p, tg + 4 * ln);
-                else
-                    accumulate<false, PV, NCV, SB, PP>(av, p, tg + 4 * ln);
+                accumulate<PV, NCV, SB, PP>(some, av, p, tg + 4 * ln);
                 __syncwarp();
                 // Weights wait in shared memory for their slopes, so that registers need not hold both.
                 products<DV, PV, NB>(s, ov + own * PV, tg);
@@ -307,7 +323,8 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
 #pragma unroll
                     for (int i = 0; i < TR; ++i) {
                         float& w = p[i * 8 * PP + ln + 4 * j];
-                        if (!some || !is_blocked(w)) w = __fmul_rn(w, __fsub_rn(s[i][j], less));
+                        const float slope = __fmul_rn(w, __fsub_rn(s[i][j], less));
+                        w = is_blocked(w) ? w : slope;
                     }
                 }
             }
@@ -322,11 +339,7 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
 #if DITTO_TF32
                 accumulate<PD, NCD, NB>(ak, s, tq + stage * SB * PD);
 #else
-                const float* const x = tq + stage * SB * PD + 4 * ln;
-                if (some)
-                    accumulate<true, PD, NCD, SB, PP>(ak, p, x);
-                else
-                    accumulate<false, PD, NCD, SB, PP>(ak, p, x);
+                accumulate<PD, NCD, SB, PP>(some, ak, p, tq + stage * SB * PD + 4 * ln);
 #endif
             }
             if (tile > 0) {
@@ -411,10 +424,10 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
                     for (int t = 0; t < TT; ++t)
                         if (lm * TT + t < here) load_four<D>(aq[g][t], row_of(false, first_row + lm * TT + t), column + 16 * WARPS * g);
             }
-            if (DITTO_MASK || (causal && o0 + count - 1 > low))
-                accumulate_queries<true>(aq, sp + lm * TT, ok + column, keys, warp);
-            else
-                accumulate_queries<false>(aq, sp + lm * TT, ok + column, keys, warp);
+            // Keys that are open to all queries of the stage come first.
+            const int all = DITTO_MASK ? 0 : causal ? min(max(low - o0 + 1, 0), keys) : keys;
+            if (!DITTO_MASK) accumulate_queries<false>(aq, sp + lm * TT, ok + column, all, warp);
+            if (all < keys) accumulate_queries<true>(aq, sp + all * PP + lm * TT, ok + all * PD + column, keys - all, warp);
 #pragma unroll
             for (int g = 0; g < GQ; ++g)
 #pragma unroll
@@ -437,8 +450,6 @@ attention_backward(const float* __restrict__ q, const float* __restrict__ k, con
             place = next;
             stage ^= 1;
         }
-        close_chunk<D, NCD>(ak, dk + key_at(), inside.wide, own, count, ln, first, true, scale);
-        close_chunk<DV, NCV>(av, dv + value_at(), inside.wide, own, count, ln, first, true, 1.0f);
         copy_wait<0>();
         __syncthreads();
         if (before >= 0 && threadIdx.x == 0) pass_on(turn + before / SB, tile + 1);

@@ -3,13 +3,15 @@
 use super::cuda::{COMMON_CU, inside_words, mask_words};
 use super::geometry::{Geometry, KEY_BLOCK, Scoring};
 use crate::Gpu;
+use crate::workspace::Workspace;
 use dittograd_device::cuda::{Args, Cuda, Source};
 use dittograd_numerics::digits::{Digits, LEAST_EXPONENT};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::functions;
 use dittograd_numerics::lane::cuda_function;
 
-const DIGITS_CU: &str = concat!(include_str!("lists.cu"), include_str!("digits.cu"));
+const DIGITS_CU: &str =
+    concat!(include_str!("lists.cu"), include_str!("../matmul/digit_parts.cu"), include_str!("digits.cu"));
 
 /// A kernel: its name, and what its text ends with.
 #[derive(Clone, Copy)]
@@ -55,18 +57,8 @@ struct Part {
     columns: Option<Form>,
 }
 
-/// Gives out the words of a workspace, each range from a multiple of 256 bytes on.
-struct Workspace {
-    words: usize,
-}
-
 impl Workspace {
-    fn take(&mut self, words: usize) -> usize {
-        let at = self.words.next_multiple_of(64);
-        self.words = at + words;
-        at
-    }
-
+    /// Places for the digits of a tensor, by rows and by columns.
     fn part(
         &mut self,
         g: &Geometry,
@@ -87,23 +79,24 @@ impl Workspace {
 
 /// The workspace of the forward pass: keys by rows, values by columns.
 fn forward_parts(g: &Geometry, digits: Digits) -> ([Part; 2], usize) {
-    let mut space = Workspace { words: 0 };
+    let mut space = Workspace::default();
     let parts =
         [space.part(g, digits, [g.m, g.d], [true, false]), space.part(g, digits, [g.m, g.dv], [false, true])];
-    (parts, space.words)
+    (parts, space.words())
 }
 
 /// The workspace of the backward pass: queries, keys, values and gradients. It begins with `delta`.
 fn backward_parts(g: &Geometry, digits: Digits) -> ([Part; 4], usize) {
     let rows = g.rows();
-    let mut space = Workspace { words: g.batch * rows };
+    let mut space = Workspace::default();
+    space.take(g.batch * rows);
     let parts = [
         space.part(g, digits, [rows, g.d], [true, true]),
         space.part(g, digits, [g.m, g.d], [true, true]),
         space.part(g, digits, [g.m, g.dv], [true, false]),
         space.part(g, digits, [rows, g.dv], [true, true]),
     ];
-    (parts, space.words)
+    (parts, space.words())
 }
 
 /// A variant of a kernel: a name of its own, and the text.

@@ -1,6 +1,7 @@
 // Attention in digits: modes `fast` and `turbo`, the same bits as the CPU.
 //
-// This is the common part of digits_convert.cu, digits_forward.cu, digits_keys.cu and digits_queries.cu, after attention.cu and lists.cu. Every
+// This is the common part of digits_convert.cu, digits_forward.cu, digits_keys.cu and digits_queries.cu, after attention.cu, lists.cu and
+// ../matmul/digit_parts.cu. Every
 // product of 16 rows and 8 columns is by tensor cores that multiply 8-bit digits and add in integers, which is exact.
 //
 // Parameters besides those of attention.cu:
@@ -16,7 +17,7 @@
 
 typedef unsigned char u8;
 
-constexpr int D = DITTO_D, DV = DITTO_DV, DIGITS = DITTO_DIGITS, BITS = 8 * DIGITS - 1, WEIGHTS = DIGITS + 1;
+constexpr int D = DITTO_D, DV = DITTO_DV;
 __device__ constexpr int padded(int d) { return (d + 31) / 32 * 32; }
 constexpr int DP = padded(D), VP = padded(DV);
 
@@ -42,46 +43,11 @@ struct Scale {
     }
 };
 
-// The larger magnitude; NaN if there is one.
-__device__ __forceinline__ float larger(float m, float x) {
-    float r;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(m), "f"(fabsf(x)));
-    return r;
-}
-
 // The largest of the four lanes that share a row.
 __device__ __forceinline__ float largest_of_row(float m) {
     m = larger(m, __shfl_xor_sync(ALL, m, 2));
     return larger(m, __shfl_xor_sync(ALL, m, 1));
 }
-
-// The digits of four numbers, one word for each place, the lowest first. With FREE, the lowest digit of `turbo` is from 0 to 255, and the
-// other one takes the rest: the exact sum is the same.
-template <bool FREE> __device__ __forceinline__ void split(float x0, float x1, float x2, float x3, float up, unsigned (&digits)[DIGITS]) {
-    const float x[4] = {x0, x1, x2, x3};
-    unsigned n[4];
-#if DITTO_DIGITS == 2
-    // The integer is in the low bits of a sum with 1.5 * 2^23, which rounds it.
-#pragma unroll
-    for (int i = 0; i < 4; ++i) n[i] = __float_as_uint(__fmaf_rn(x[i], up, FREE ? 12582912.0f : 12582912.0f + 128.0f));
-#else
-    // Plus 128 at the places of the lower two digits: they are bytes then.
-#pragma unroll
-    for (int i = 0; i < 4; ++i) n[i] = (unsigned)__float2int_rn(__fmul_rn(x[i], up)) + 0x8080u;
-#endif
-    const unsigned a = __byte_perm(n[0], n[1], 0x5140), b = __byte_perm(n[2], n[3], 0x5140);
-    digits[0] = __byte_perm(a, b, 0x5410);
-    digits[1] = __byte_perm(a, b, 0x7632);
-#if DITTO_DIGITS == 2
-    if (!FREE) digits[0] ^= 0x80808080u;
-#else
-    digits[0] ^= 0x80808080u;
-    digits[1] ^= 0x80808080u;
-    digits[2] = __byte_perm(__byte_perm(n[0], n[1], 0x0062), __byte_perm(n[2], n[3], 0x0062), 0x5410);
-#endif
-}
-
-__device__ __forceinline__ unsigned shared_address(const void* p) { return (unsigned)__cvta_generic_to_shared(p); }
 
 // Starts copying BYTES bytes to shared memory.
 template <int BYTES, int THREADS> __device__ __forceinline__ void copy(unsigned to, const void* from) {
@@ -90,7 +56,7 @@ template <int BYTES, int THREADS> __device__ __forceinline__ void copy(unsigned 
 #pragma unroll
     for (int i = 0; i < BYTES; i += THREADS * 16)
         if (i + THREADS * 16 <= BYTES || at < BYTES - i)
-            asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + at + i), "l"(first + i) : "memory");
+            copy_16(to + at + i, first + i);
 }
 
 #ifndef DITTO_SHARE
@@ -108,34 +74,8 @@ template <int BYTES, int THREADS> __device__ __forceinline__ unsigned tile_at(un
     return memory;
 }
 
-// Four tiles of 8 rows by 16 bytes; lane l says where row l % 8 of tile l / 8 is.
-__device__ __forceinline__ void load_tiles(unsigned (&x)[4], unsigned address) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address) : "memory");
-}
-
-// s += a b for 16 rows, 8 columns and 32 steps of k.
-template <bool UNSIGNED> __device__ __forceinline__ void mma(int (&s)[4], const unsigned (&a)[4], unsigned b0, unsigned b1) {
-#define MMA(type)                                                                                                                     \
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"     \
-        : "+r"(s[0]), "+r"(s[1]), "+r"(s[2]), "+r"(s[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
-    if (UNSIGNED)
-        MMA("u8");
-    else
-        MMA("s8");
-#undef MMA
-}
-
 // Four neighbouring floats of a row of W, from a multiple of four on; zeros beyond its end, and of a row that is not there.
-template <int W> __device__ __forceinline__ void load_four(float (&x)[4], const float* row, int at) {
-    if (W % 4 == 0) {
-        const float4 v = row && at < W ? *reinterpret_cast<const float4*>(row + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        x[0] = v.x; x[1] = v.y; x[2] = v.z; x[3] = v.w;
-    } else {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) x[i] = row && at + i < W ? row[at + i] : 0.0f;
-    }
-}
+template <int W> __device__ __forceinline__ Quad four_of(const float* row, int at) { return quad<W % 4 == 0>(row, at, row ? W : 0); }
 
 // The left side of a product: the digits of 16 rows and K steps, as tensor cores take them. Lane (g, t), 8 by 4, has rows g and g + 8, and
 // of each 16 steps 4 t .. 4 t + 3.
@@ -165,19 +105,19 @@ template <int K> struct Left {
         float down[2];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-            float v[K / 16][4], most = 0.0f;
+            Quad v[K / 16];
+            float most = 0.0f;
 #pragma unroll
             for (int c = 0; c < K / 16; ++c) {
-                load_four<W>(v[c], from[r], 16 * c + 4 * t);
-#pragma unroll
-                for (int i = 0; i < 4; ++i) most = larger(most, v[c][i]);
+                v[c] = four_of<W>(from[r], 16 * c + 4 * t);
+                most = larger(most, v[c]);
             }
             const Scale scale(largest_of_row(most));
             down[r] = scale.down;
 #pragma unroll
             for (int c = 0; c < K / 16; ++c) {
                 unsigned digits[DIGITS];
-                split<true>(v[c][0], v[c][1], v[c][2], v[c][3], scale.up, digits);
+                split<true>(v[c], scale.up, digits);
 #pragma unroll
                 for (int d = 0; d < DIGITS; ++d) x[d][c / 2][c % 2 * 2 + r] = digits[d];
             }
@@ -209,7 +149,7 @@ __device__ __forceinline__ void split_rows(Left<64>& left, const float (&w)[8][4
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             unsigned digits[DIGITS];
-            split<true>(w[f][2 * h], w[f][2 * h + 1], w[f + 1][2 * h], w[f + 1][2 * h + 1], h ? up1 : up0, digits);
+            split<true>(Quad{w[f][2 * h], w[f][2 * h + 1], w[f + 1][2 * h], w[f + 1][2 * h + 1]}, h ? up1 : up0, digits);
 #pragma unroll
             for (int d = 0; d < DIGITS; ++d) left.x[d][f / 4][f % 4 + h] = digits[d];
         }
@@ -238,20 +178,15 @@ struct Sums {
             left.step(a, step);
 #pragma unroll
             for (int d = 0; d < DIGITS; ++d) load_tiles(b[d], tile + d * SIZE + row * K + place<K>(lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
+            all_pairs([&](int i, int j, int w) {
 #pragma unroll
-            for (int w = WEIGHTS - 1; w >= 0; --w)
-#pragma unroll
-                for (int i = DIGITS - 1; i >= 0; --i) {
-                    const int j = w + (DIGITS == 3 ? 1 : 0) - i;
-                    if (j < 0 || j >= DIGITS) continue;
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        if (FREE && DIGITS == 2 && i == 0)
-                            mma<true>(s[h][w], a[i], b[j][2 * h], b[j][2 * h + 1]);
-                        else
-                            mma<false>(s[h][w], a[i], b[j][2 * h], b[j][2 * h + 1]);
-                    }
+                for (int h = 0; h < 2; ++h) {
+                    if (FREE && DIGITS == 2 && i == 0)
+                        mma<true>(s[h][w], a[i], b[j][2 * h], b[j][2 * h + 1]);
+                    else
+                        mma(s[h][w], a[i], b[j][2 * h], b[j][2 * h + 1]);
                 }
+            });
         }
     }
 
@@ -271,9 +206,6 @@ struct Sums {
     }
 };
 
-// 2^e, for e from -126 to 127.
-__device__ __forceinline__ constexpr unsigned power_bits(int e) { return (unsigned)(e + 127) << 23; }
-
 // A power of two from 2^-119 to 2^80 as `rounded` takes it, or NaN.
 struct Power {
     float times;
@@ -290,9 +222,6 @@ struct Power {
     }
 };
 
-// The power of two that a total counts besides the scales of both sides, see the contract.
-constexpr int LEFT_OUT = DIGITS == 3 ? 8 : 0;
-
 // The scales of rows g and g + 8. Results are multiplied by a row's scale up to 2^80, then by a column's, then by the rest of the row's,
 // so that no product overflows too early. That rest is 1 for all but huge numbers.
 struct RowScales {
@@ -300,10 +229,10 @@ struct RowScales {
     float rest[2];
     bool huge;  // the same for all lanes
 
-    static __device__ __forceinline__ float limit() { return __uint_as_float(power_bits(80)); }
-    static __device__ __forceinline__ float all(float scale) { return __fmul_rn(scale, __uint_as_float(power_bits(LEFT_OUT))); }
+    static __device__ __forceinline__ float limit() { return power(80); }
+    static __device__ __forceinline__ float all(float scale) { return __fmul_rn(scale, power(LEFT_OUT)); }
     static __device__ __forceinline__ float limited(float x) { return x > limit() ? limit() : x; }
-    static __device__ __forceinline__ float beyond(float x) { return x > limit() ? __fmul_rn(x, __uint_as_float(power_bits(-80))) : 1.0f; }
+    static __device__ __forceinline__ float beyond(float x) { return x > limit() ? __fmul_rn(x, power(-80)) : 1.0f; }
 
     __device__ __forceinline__ RowScales(float a, float b)
         : first{Power(limited(all(a))), Power(limited(all(b)))}, rest{beyond(all(a)), beyond(all(b))}, huge(__any_sync(ALL, all(a) > limit() || all(b) > limit())) {}

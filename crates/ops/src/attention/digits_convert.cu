@@ -29,20 +29,21 @@ template <int W> __device__ __forceinline__ void convert(const Part& part, unsig
     const int u = threadIdx.x / PER, v = threadIdx.x % PER;
     const unsigned blocks = (part.tokens + 63) / 64;
     const u64 tile = (u64)z * blocks + block;
-    float x[4][4];
+    Quad x[4];
     int token[4];
     const float* const list = part.x + list_at<W>(z, part.tokens, heads, part.apart);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         token[i] = token_of(4 * u + i);
         const unsigned row = block * 64 + token[i];
-        load_four<W>(x[i], u < 16 && row < part.tokens ? list + (u64)row * part.apart : nullptr, 4 * v);
+        x[i] = four_of<W>(u < 16 && row < part.tokens ? list + (u64)row * part.apart : nullptr, 4 * v);
     }
+    auto column = [&](int c) { return Quad{x[0].v[c], x[1].v[c], x[2].v[c], x[3].v[c]}; };
     if (u < 16) {
         if (part.rows) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                float m = larger(larger(fabsf(x[i][0]), x[i][1]), larger(fabsf(x[i][2]), x[i][3]));
+                float m = larger(0.0f, x[i]);
                 // Eight lanes have neighbouring columns of a row.
 #pragma unroll
                 for (int step = 4; step > 0; step /= 2) m = larger(m, __shfl_xor_sync(ALL, m, step));
@@ -52,7 +53,7 @@ template <int W> __device__ __forceinline__ void convert(const Part& part, unsig
         if (part.columns) {
             float m[4];
 #pragma unroll
-            for (int c = 0; c < 4; ++c) m[c] = larger(larger(fabsf(x[0][c]), x[1][c]), larger(fabsf(x[2][c]), x[3][c]));
+            for (int c = 0; c < 4; ++c) m[c] = larger(0.0f, column(c));
             *reinterpret_cast<float4*>(&shared.of_columns[u][4 * v]) = make_float4(m[0], m[1], m[2], m[3]);
         }
     }
@@ -67,13 +68,13 @@ template <int W> __device__ __forceinline__ void convert(const Part& part, unsig
         part.row_scales[tile * 64 + r] = scale.down;
     }
     if (part.columns && r >= THREADS - P) {
-        const int column = r - (THREADS - P);
+        const int c = r - (THREADS - P);
         float m = 0.0f;
 #pragma unroll
-        for (int i = 0; i < 16; ++i) m = larger(m, shared.of_columns[i][column]);
+        for (int i = 0; i < 16; ++i) m = larger(m, shared.of_columns[i][c]);
         const Scale scale(m);
-        shared.up_column[column] = scale.up;
-        part.column_scales[tile * P + column] = scale.down;
+        shared.up_column[c] = scale.up;
+        part.column_scales[tile * P + c] = scale.down;
     }
     __syncthreads();
     unsigned digits[DIGITS];
@@ -81,7 +82,7 @@ template <int W> __device__ __forceinline__ void convert(const Part& part, unsig
         u8* const to = part.rows + tile * (DIGITS * 64 * P) + v % 4 * 4;
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-            split<false>(x[i][0], x[i][1], x[i][2], x[i][3], shared.up_row[token[i]], digits);
+            split(x[i], shared.up_row[token[i]], digits);
             const int at = place<P>(token[i], v / 4);
 #pragma unroll
             for (int d = 0; d < DIGITS; ++d) *reinterpret_cast<unsigned*>(to + (d * 64 * P + at)) = digits[d];
@@ -91,7 +92,7 @@ template <int W> __device__ __forceinline__ void convert(const Part& part, unsig
     if (u < 16) {
 #pragma unroll
         for (int c = 0; c < 4; ++c) {
-            split<false>(x[0][c], x[1][c], x[2][c], x[3][c], shared.up_column[4 * v + c], digits);
+            split(column(c), shared.up_column[4 * v + c], digits);
 #pragma unroll
             for (int d = 0; d < DIGITS; ++d) shared.turned[d][4 * v + c][u] = digits[d];
         }
@@ -100,10 +101,10 @@ template <int W> __device__ __forceinline__ void convert(const Part& part, unsig
     u8* const to = part.columns + tile * (DIGITS * 64 * P);
 #pragma unroll
     for (int i = 0; i < DIGITS * P * 4; i += THREADS) {
-        const int at = i + threadIdx.x, d = at / (P * 4), column = at / 4 % P, group = at % 4;
+        const int at = i + threadIdx.x, d = at / (P * 4), c = at / 4 % P, group = at % 4;
         if (at >= DIGITS * P * 4) break;
-        const unsigned* const from = &shared.turned[d][column][group * 4];
-        *reinterpret_cast<uint4*>(to + (d * 64 * P + place<64>(column, group))) = make_uint4(from[0], from[1], from[2], from[3]);
+        const unsigned* const from = &shared.turned[d][c][group * 4];
+        *reinterpret_cast<uint4*>(to + (d * 64 * P + place<64>(c, group))) = make_uint4(from[0], from[1], from[2], from[3]);
     }
 }
 

@@ -15,7 +15,7 @@ attention_digits_forward(const float* __restrict__ q, const u8* __restrict__ k, 
     // From a shuffle, so that the compiler knows it to be one for all lanes.
     const int warp = __shfl_sync(ALL, threadIdx.x >> 5, 0), g = threadIdx.x >> 2 & 7, t = threadIdx.x & 3;
     // The scale of weights. From a shuffle, so that it stays in a register.
-    const Power one(__shfl_sync(ALL, __uint_as_float(power_bits(1 - BITS + LEFT_OUT)), 0));
+    const Power one(__shfl_sync(ALL, power(1 - BITS + LEFT_OUT), 0));
     const unsigned rows = group * n, tiles = (rows + OWN - 1) / OWN, key_blocks = (m + 63) / 64;
     for (u64 work = blockIdx.x; work < (u64)tiles * batch; work += gridDim.x) {
         // The last tiles are the longest under a causal mask; they go first.
@@ -143,7 +143,7 @@ attention_digits_forward(const float* __restrict__ q, const u8* __restrict__ k, 
             }
             // The largest weight of a row is 1, so its exponent is too. A row with a NaN needs no digits, since its sum is NaN.
             Left<64> weights;
-            split_rows(weights, s, __uint_as_float(power_bits(BITS - 1)), __uint_as_float(power_bits(BITS - 1)));
+            split_rows(weights, s, power(BITS - 1), power(BITS - 1));
 #pragma unroll
             for (int c = 0; c < VP / 8; c += 2) {
                 Sums sums;

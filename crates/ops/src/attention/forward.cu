@@ -3,9 +3,8 @@
 constexpr int NB = BLOCK / 4, PP = BLOCK + 4;
 
 // One block of keys of the online softmax: scores become weights, which are stored at p, and what there is so far
-// is rescaled. With SOME, blocked pairs stay as they are and count as nothing.
-template <bool SOME>
-__device__ __forceinline__ void soften(float (&s)[TR][NB], const unsigned (&open)[TR], float (&top)[TR], float (&total)[TR],
+// is rescaled. With `some`, blocked pairs stay as they are and count as nothing.
+__device__ __forceinline__ void soften(bool some, float (&s)[TR][NB], const unsigned (&open)[TR], float (&top)[TR], float (&total)[TR],
                                        float (&acc)[TR][4 * NCV], float* p, float factor) {
 #pragma unroll
     for (int i = 0; i < TR; ++i) {
@@ -19,20 +18,29 @@ __device__ __forceinline__ void soften(float (&s)[TR][NB], const unsigned (&open
         best = __fadd_rn(best, 0.0f);
         const float next = best > top[i] ? best : top[i];
         float keep = weight(__fmul_rn(__fsub_rn(top[i], next), factor));
-        if (SOME) keep = open[i] ? keep : 1.0f;
+        keep = open[i] ? keep : 1.0f;
         top[i] = next;
-        float sum = 0.0f;
+        float w[NB], sum = 0.0f;
+#pragma unroll
+        for (int j = 0; j < NB; ++j) w[j] = weight(__fmul_rn(__fsub_rn(s[i][j], next), factor));
+        if (some)
+#pragma unroll
+            for (int j = 0; j < NB; ++j) w[j] = is_blocked(s[i][j]) ? 0.0f : w[j];
 #pragma unroll
         for (int j = 0; j < NB; ++j) {
-            const float w = weight(__fmul_rn(__fsub_rn(s[i][j], next), factor));
-            const bool out = SOME && is_blocked(s[i][j]);
-            sum = __fadd_rn(sum, out ? 0.0f : w);
-#if DITTO_TF32
-            s[i][j] = out ? 0.0f : w;
-#else
-            p[i * 8 * PP + 4 * j] = out ? s[i][j] : w;
+            sum = __fadd_rn(sum, w[j]);
+#if !DITTO_TF32
+            p[i * 8 * PP + 4 * j] = w[j];
 #endif
         }
+        if (!DITTO_TF32 && some)
+#pragma unroll
+            for (int j = 0; j < NB; ++j)
+                if (is_blocked(s[i][j])) p[i * 8 * PP + 4 * j] = s[i][j];
+#if DITTO_TF32
+#pragma unroll
+        for (int j = 0; j < NB; ++j) s[i][j] = w[j];
+#endif
         sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, FAR));
         sum = __fadd_rn(sum, __shfl_xor_sync(ALL, sum, NEAR));
         total[i] = __fmaf_rn(total[i], keep, sum);
@@ -135,10 +143,7 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
                     }
                 }
                 float* const p = sp + (own0 + lm) * PP + ln;
-                if (some)
-                    soften<true>(s, open, top, total, acc, p, factor);
-                else
-                    soften<false>(s, open, top, total, acc, p, factor);
+                soften(some, s, open, top, total, acc, p, factor);
             }
             if (DITTO_SHARE) {
                 __syncthreads();
@@ -155,10 +160,7 @@ attention_forward(const float* __restrict__ q, const float* __restrict__ k, cons
                 accumulate<PV, NCV, NB>(acc, s, sv);
 #else
                 const float* const p = sp + (own0 + lm) * PP;
-                if (some)
-                    accumulate<true, PV, NCV, BLOCK, PP>(acc, p, sv + 4 * ln);
-                else
-                    accumulate<false, PV, NCV, BLOCK, PP>(acc, p, sv + 4 * ln);
+                accumulate<PV, NCV, BLOCK, PP>(some, acc, p, sv + 4 * ln);
 #endif
             }
             if (DITTO_SHARE && next0 < keys) {

@@ -9,7 +9,7 @@
 //
 // This text is compiled at run time behind a few `#define` lines that pick one variant:
 //   DITTO_PART        0: the digits of a convolution; 1: those of a kernel's gradient; 2: the product
-//   DITTO_D           digits of a number: 3 in `fast`, 2 in `turbo`
+//   DITTO_DIGITS      digits of a number: 3 in `fast`, 2 in `turbo`
 //   LEAST_EXPONENT    the contract's
 //   DITTO_VECTOR      1: channels are aligned and multiples of 4 long
 //   DITTO_WARPS       warps that find the largest magnitude of a channel: 1 or 8
@@ -132,11 +132,11 @@ __device__ __forceinline__ unsigned largest_of(const unsigned* x, i64 count, i64
 
 // Writes 16 bytes of each digit, `apart` bytes from one digit to the next.
 __device__ __forceinline__ void put(const Quad (&x)[4], float scale, unsigned char* to, i64 apart) {
-    unsigned words[4][D];
+    unsigned words[4][DIGITS];
 #pragma unroll
     for (int i = 0; i < 4; ++i) split(x[i], scale, words[i]);
 #pragma unroll
-    for (int d = 0; d < D; ++d) *(uint4*)(to + d * apart) = make_uint4(words[0][d], words[1][d], words[2][d], words[3][d]);
+    for (int d = 0; d < DIGITS; ++d) *(uint4*)(to + d * apart) = make_uint4(words[0][d], words[1][d], words[2][d], words[3][d]);
 }
 
 #endif
@@ -182,11 +182,11 @@ __device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, c
             for (int i = 0; i < 4; ++i)
                 if (channel + i < w.channels) x.v[i] = at[i * w.by_channel];
         }
-        unsigned digits[D];
+        unsigned digits[DIGITS];
         split(x, scale, digits);
-        unsigned char* to = w.digits + ((group * s.blocks + word / 16) * D * w.pitch + row) * KB + word_at(row, (int)(word % 16));
+        unsigned char* to = w.digits + ((group * s.blocks + word / 16) * DIGITS * w.pitch + row) * KB + word_at(row, (int)(word % 16));
 #pragma unroll
-        for (int d = 0; d < D; ++d) *(unsigned*)(to + d * w.pitch * KB) = digits[d];
+        for (int d = 0; d < DIGITS; ++d) *(unsigned*)(to + d * w.pitch * KB) = digits[d];
     }
 }
 
@@ -223,7 +223,7 @@ extern "C" __global__ void __launch_bounds__(256) ditto_conv_boxes(const __grid_
     Quad x[4];
 #pragma unroll
     for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = at >= 0 && chunk * 16 + i < channels ? from[i * plane] : 0.0f;
-    put(x, scale_of(e), s.digits + (item * D * s.box + place) * s.padded + chunk * 16, s.box * s.padded);
+    put(x, scale_of(e), s.digits + (item * DIGITS * s.box + place) * s.padded + chunk * 16, s.box * s.padded);
 }
 
 #elif DITTO_PART == 1
@@ -249,7 +249,7 @@ ditto_conv_grad_first(const __grid_constant__ Grad s, const __grid_constant__ Ax
         const i64 of_line = s.width / 16, of_image = s.lines * of_line;
         for (i64 q = threadIdx.x; q < s.blocks * 4; q += 256) {
             const i64 image = q / of_image, line = q % of_image / of_line;
-            s.table[q] = image * s.source.channels * D * s.box * s.width + axes.position((unsigned)line) * s.width + q % of_line * 16;
+            s.table[q] = image * s.source.channels * DIGITS * s.box * s.width + axes.position((unsigned)line) * s.width + q % of_line * 16;
         }
     } else if (index <= first) {
         maxima_of(s.g, index - 1, shared);
@@ -276,7 +276,7 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
             const float* from = s.g.x + ((image + of) * s.g.channels + channel) * s.g.plane + line * inner.positions + place;
 #pragma unroll
             for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = in && of < count && place + i < inner.positions ? from[i] : 0.0f;
-            unsigned char* to = s.g_digits + ((item * s.blocks + q / 4) * D * s.pitch + row) * KB + word_at(row, (int)(q % 4 * 4));
+            unsigned char* to = s.g_digits + ((item * s.blocks + q / 4) * DIGITS * s.pitch + row) * KB + word_at(row, (int)(q % 4 * 4));
             put(x, scale_of(e), to, s.pitch * KB);
         }
     } else {
@@ -296,7 +296,7 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
                 x[i / 4].v[i % 4] = in ? from[i * inner.step] : 0.0f;
             }
             const i64 size = s.box * s.width;
-            put(x, scale_of(e), s.copies + (tap * s.images * s.source.channels + line) * D * size + box * s.width + place, size);
+            put(x, scale_of(e), s.copies + (tap * s.images * s.source.channels + line) * DIGITS * size + box * s.width + place, size);
         }
     }
 }
@@ -304,7 +304,7 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
 #else
 
 constexpr int WM = DITTO_WM, WN = DITTO_WN, BM = 32 * WM, BN = 32 * WN, THREADS = 32 * WM * WN, STAGES = 3;
-constexpr int SIZE_A = D * BM * KB, STAGE = SIZE_A + D * BN * KB;
+constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
 // Rows that are copied at a time: four threads have the 64 bytes of one.
 constexpr int AT_ONCE = THREADS / 4, PASSES_A = (BM + AT_ONCE - 1) / AT_ONCE, PASSES_B = (BN + AT_ONCE - 1) / AT_ONCE;
 
@@ -322,10 +322,6 @@ struct Product {
     // Of a gradient: images in all and of a run, channels of a group, groups of k in an image.
     i64 images, run, channels, of_terms;
 };
-
-__device__ __forceinline__ void copy_16(unsigned to, const unsigned char* from) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
 
 // Thread mapping: WM by WN warps with 32 rows and 32 columns each. Shared memory: a ring of STAGES blocks of digits, filled by cp.async
 // STAGES - 1 blocks ahead. A block of threads takes one tile after the other.
@@ -346,14 +342,14 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
         const unsigned char *from_a[PASSES_A], *from_b[PASSES_B];
 #pragma unroll
         for (int i = 0; i < PASSES_A; ++i)
-            from_a[i] = p.a + (item * p.blocks * D * p.pitch + min(row0 + line + i * AT_ONCE, p.pitch - 1)) * KB + quarter * 16;
+            from_a[i] = p.a + (item * p.blocks * DIGITS * p.pitch + min(row0 + line + i * AT_ONCE, p.pitch - 1)) * KB + quarter * 16;
 #pragma unroll
         for (int i = 0; i < PASSES_B; ++i) {
             const i64 column = min(col0 + line + i * AT_ONCE, p.n - 1);
             from_b[i] = p.b + group * p.of_group;
             if (DITTO_GRAD) {
                 const i64 channel = column / p.taps, tap = column % p.taps;
-                from_b[i] += image0 * p.of_image + channel * D * p.of_digit + tap % p.inner_taps * p.copy +
+                from_b[i] += image0 * p.of_image + channel * DIGITS * p.of_digit + tap % p.inner_taps * p.copy +
                              axes.tap((unsigned)(tap / p.inner_taps)) * p.width;
             } else {
                 const i64 image = column / p.positions;
@@ -365,11 +361,11 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
                 const i64 q = block * 4 + quarter, offset = q < terms ? p.table[q] : 0;
                 const unsigned to = shared_address(ring + block % STAGES * STAGE);
 #pragma unroll
-                for (int d = 0; d < D; ++d) {
+                for (int d = 0; d < DIGITS; ++d) {
 #pragma unroll
                     for (int i = 0; i < PASSES_A; ++i) {
                         const int r = line + i * AT_ONCE;
-                        if (r < BM) copy_16(to + (d * BM + r) * KB + quarter * 16, from_a[i] + (block * D + d) * p.pitch * KB);
+                        if (r < BM) copy_16(to + (d * BM + r) * KB + quarter * 16, from_a[i] + (block * DIGITS + d) * p.pitch * KB);
                     }
 #pragma unroll
                     for (int i = 0; i < PASSES_B; ++i) {
@@ -394,7 +390,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
                 e = p.eb[image * p.groups + group];
             }
             places[thread] = place;
-            scales[thread] = e == NOT_FINITE ? __int_as_float(0x7fc00000) : power(e - (8 * D - 1));
+            scales[thread] = column_scale_of(e);
         }
         int sums[2][WEIGHTS][16] = {};
         for (i64 block = 0; block < blocks; ++block) {
@@ -402,26 +398,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
             __syncthreads();
             fetch(block + STAGES - 1);
             const unsigned from = shared_address(ring + block % STAGES * STAGE);
-#pragma unroll
-            for (int step = 0; step < KB / 32; ++step) {
-                unsigned fa[D][2][4], fb[D][2][4];
-                auto at = [&](unsigned tile, int row, int group) { return tile + row * KB + (group ^ (row >> 1 & 3)) * 16; };
-#pragma unroll
-                for (int d = 0; d < D; ++d)
-#pragma unroll
-                    for (int h = 0; h < 2; ++h) {
-                        // Of A: rows 0-7 and 8-15 of the first 16 steps, then of the others. Of B: columns 0-7 of both, then 8-15.
-                        load_tiles(fa[d][h], at(from + d * BM * KB, down + h * 16 + lane % 16, step * 2 + lane / 16));
-                        load_tiles(fb[d][h], at(from + SIZE_A + d * BN * KB, across + h * 16 + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
-                    }
-                all_pairs([&](int i, int j, int weight) {
-#pragma unroll
-                    for (int h = 0; h < 2; ++h)
-#pragma unroll
-                        for (int g = 0; g < 4; ++g)
-                            multiply(&sums[h][weight][g * 4], fa[i][h], fb[j][g / 2][g % 2 * 2], fb[j][g / 2][g % 2 * 2 + 1]);
-                });
-            }
+            multiply_block<BM, BN>(sums, from, from + SIZE_A, down, across);
         }
         // This lane has rows lane / 4 and 8 more of each 16, and of each 8 columns lane % 4 * 2 and one more.
 #pragma unroll

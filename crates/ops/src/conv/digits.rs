@@ -6,7 +6,8 @@ use crate::conv::plan::{Pointers, Step};
 use crate::fused::EpilogueCode;
 use crate::matmul;
 use crate::matmul::plan::{MAX_X, Problem, clamp, defines};
-use dittograd_device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, View};
+use crate::workspace::Workspace;
+use dittograd_device::cpu::conv::{Axis, Gather, KernelGrad, MAX_AXES, Reach, View};
 use dittograd_device::cpu::gemm::Gemm;
 use dittograd_device::cuda::{Args, Source};
 use dittograd_numerics::digits::{Digits, LEAST_EXPONENT, conv_run};
@@ -40,12 +41,10 @@ fn warps(rows: usize) -> [usize; 2] {
     if rows <= WARP { [1, 4] } else { [2, 2] }
 }
 
-/// An axis as `digits.cu` has it: its elements that are read, from `low` on, are `stride` places apart in a box.
+/// An axis as `digits.cu` has it: its elements that are read are `stride` places apart in a box.
 #[derive(Clone, Copy)]
 struct BoxAxis {
-    axis: Axis,
-    low: isize,
-    extent: usize,
+    reach: Reach,
     stride: usize,
 }
 
@@ -64,7 +63,7 @@ impl BoxAxis {
             w_first,
             w_step,
             w,
-        } = self.axis;
+        } = self.reach.axis;
         let n = |x: usize| x as u64;
         let signed = |x: isize| (x as i64).cast_unsigned();
         [
@@ -74,8 +73,8 @@ impl BoxAxis {
             signed(first),
             signed(tap_step),
             n(source),
-            signed(self.low),
-            n(self.extent),
+            signed(self.reach.low),
+            n(self.reach.extent()),
             n(self.stride),
             n(out_first),
             n(out_step),
@@ -92,10 +91,9 @@ fn box_of(axes: &[Axis]) -> (Vec<BoxAxis>, usize) {
     let mut places = 1;
     let mut all: Vec<BoxAxis> = Vec::new();
     for &axis in axes.iter().rev() {
-        let far = (axis.taps.max(1) as isize - 1) * axis.tap_step;
-        let extent = (axis.positions.max(1) - 1) * axis.step + far.unsigned_abs() + 1;
-        all.push(BoxAxis { axis, low: axis.first + far.min(0), extent, stride: places });
-        places *= extent;
+        let reach = Reach::of(axis);
+        all.push(BoxAxis { reach, stride: places });
+        places *= reach.extent();
     }
     all.reverse();
     (all, places)
@@ -113,22 +111,6 @@ fn push_axes(args: &mut Args, axes: &[BoxAxis]) {
         words.extend(axes.get(d).map_or([0; 15], BoxAxis::words));
     }
     push(args, &words);
-}
-
-/// Parts of a workspace, in words. Each begins at a multiple of 256 bytes.
-#[derive(Default)]
-struct Parts(usize);
-
-impl Parts {
-    fn words(&mut self, n: usize) -> usize {
-        let at = self.0;
-        self.0 += n.next_multiple_of(64);
-        at
-    }
-
-    fn bytes(&mut self, n: usize) -> usize {
-        self.words(n.div_ceil(4))
-    }
 }
 
 /// Channels of images whose largest magnitudes are taken: where they are, channels of an image, floats of a channel, and images.
@@ -185,13 +167,13 @@ impl ColumnsPlan {
         let (axes, places) = box_of(view.axes());
         let (padded, pitch) = (channels.next_multiple_of(GROUP), rows.next_multiple_of(8));
         let blocks = (view.taps() * padded).div_ceil(BLOCK);
-        let mut parts = Parts::default();
-        let maxima = parts.words(batch * groups * channels);
-        let item_exponents = parts.words(batch * groups);
-        let row_exponents = parts.words(groups * pitch);
-        let table = parts.bytes(blocks * BLOCK / GROUP * 8);
-        let kernel = parts.bytes(groups * blocks * digits.count() * pitch * BLOCK);
-        let boxes = parts.bytes(batch * groups * digits.count() * places * padded);
+        let mut space = Workspace::default();
+        let maxima = space.take(batch * groups * channels);
+        let item_exponents = space.take(batch * groups);
+        let row_exponents = space.take(groups * pitch);
+        let table = space.take_bytes(blocks * BLOCK / GROUP * 8);
+        let kernel = space.take_bytes(groups * blocks * digits.count() * pitch * BLOCK);
+        let boxes = space.take_bytes(batch * groups * digits.count() * places * padded);
         ColumnsPlan {
             digits,
             gather: *gather,
@@ -208,7 +190,7 @@ impl ColumnsPlan {
             table,
             kernel,
             boxes,
-            workspace: parts.0,
+            workspace: space.words(),
         }
     }
 
@@ -236,7 +218,7 @@ impl ColumnsPlan {
         let module = source(
             &defines(&[
                 ("PART", 0),
-                ("D", self.digits.count()),
+                ("DIGITS", self.digits.count()),
                 ("VECTOR", usize::from(plane.is_multiple_of(4))),
                 ("WARPS", warps),
             ]),
@@ -334,7 +316,7 @@ impl Product {
         let [down, across] = self.warps;
         let lines = defines(&[
             ("PART", 2),
-            ("D", self.digits.count()),
+            ("DIGITS", self.digits.count()),
             ("GRAD", usize::from(self.grad)),
             ("WM", down),
             ("WN", across),
@@ -401,14 +383,14 @@ impl GradPlan {
         let lines = positions / inner.positions.max(1);
         let (blocks, pitch) = ((run * lines * width).div_ceil(BLOCK), rows.next_multiple_of(8));
         let d = digits.count();
-        let mut parts = Parts::default();
-        let maxima = [parts.words(batch * groups * rows), parts.words(batch * groups * channels)];
-        let exponents = [parts.words(runs * groups * pitch), parts.words(runs * groups * channels)];
-        let table = parts.bytes(blocks * BLOCK / GROUP * 8);
-        let of_rows = parts.bytes(runs * groups * blocks * d * pitch * BLOCK);
-        let copies = parts.bytes(inner.taps * batch * groups * channels * d * places * width);
+        let mut space = Workspace::default();
+        let maxima = [space.take(batch * groups * rows), space.take(batch * groups * channels)];
+        let exponents = [space.take(runs * groups * pitch), space.take(runs * groups * channels)];
+        let table = space.take_bytes(blocks * BLOCK / GROUP * 8);
+        let of_rows = space.take_bytes(runs * groups * blocks * d * pitch * BLOCK);
+        let copies = space.take_bytes(inner.taps * batch * groups * channels * d * places * width);
         let results = groups * rows * channels * view.taps();
-        let of_parts = parts.words(if runs > 1 { runs * results } else { 0 });
+        let of_parts = space.take(if runs > 1 { runs * results } else { 0 });
         GradPlan {
             digits,
             grad: *grad,
@@ -428,7 +410,7 @@ impl GradPlan {
             rows: of_rows,
             copies,
             parts: of_parts,
-            workspace: parts.0,
+            workspace: space.words(),
         }
     }
 
@@ -452,7 +434,7 @@ impl GradPlan {
         let warps = warps_of_channel(positions.max(plane));
         let lines = defines(&[
             ("PART", 1),
-            ("D", self.digits.count()),
+            ("DIGITS", self.digits.count()),
             ("VECTOR", usize::from(plane.is_multiple_of(4) && positions.is_multiple_of(4))),
             ("WARPS", warps),
         ]);
@@ -478,7 +460,7 @@ impl GradPlan {
         let mut args = Args::new();
         push(&mut args, &both);
         push_axes(&mut args, &self.axes);
-        let inner = BoxAxis { axis: self.inner, low: 0, extent: 0, stride: 0 };
+        let inner = BoxAxis { reach: Reach::of(self.inner), stride: 0 };
         push(&mut args, &inner.words());
         let blocks = self.runs * groups * self.pitch + batch * groups * channels;
         f(Step {

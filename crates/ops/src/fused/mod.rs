@@ -16,7 +16,6 @@ use crate::reduce::fold::{Fold, Stage};
 use crate::{AnyOp, AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, PerInput, Recorder, Val};
 use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};
-use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
@@ -331,10 +330,6 @@ impl Op for Fused {
             Some(e) => map::results_meta(Self::NAME, &e.program, e.shape),
             None => Ok(Meta::f32(value)),
         }
-    }
-
-    fn blocks_wait(&self, ins: &[Meta], numerics: Numerics) -> bool {
-        self.op.blocks_wait(&self.metas(ins), numerics)
     }
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {

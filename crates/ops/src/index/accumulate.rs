@@ -1,12 +1,12 @@
-//! Adding rows of sources to rows of a value, in increasing source order.
+//! Adding rows of sources to rows of a value, or combining them otherwise, in increasing source order.
 
-use super::{Layout, MIN_WORDS_PER_TASK, module, sort};
+use super::{Layout, MIN_WORDS_PER_TASK, sort};
 use crate::pointwise::expression::Scratch;
 use crate::pointwise::map::grid;
 use crate::{CudaRun, mismatch, typed};
 use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_device::cpu::threads::Pool;
-use dittograd_device::cuda::Args;
+use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{Backend, DType, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
@@ -20,6 +20,38 @@ simd_fn! {
     }
 }
 
+/// How a source is combined with what is at its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Combine {
+    /// Added.
+    Sum,
+    /// Multiplied.
+    Prod,
+    /// The larger one: +0 is above -0, and NaN is above everything.
+    Amax,
+    /// The smaller one: -0 is below +0, and NaN is below everything.
+    Amin,
+}
+
+/// A word that orders as the numbers do: -0 is below +0, NaN above everything.
+#[inline(always)]
+fn key(x: f32) -> u32 {
+    let sign = ((x.to_bits() as i32) >> 31) as u32;
+    if x.is_nan() { u32::MAX } else { x.to_bits() ^ (sign | 0x8000_0000) }
+}
+
+/// The larger of two numbers by [`key`].
+#[inline(always)]
+pub(super) fn larger(y: f32, x: f32) -> f32 {
+    if key(x) > key(y) { x } else { y }
+}
+
+/// The smaller of two numbers; NaN is the smallest.
+#[inline(always)]
+pub(super) fn smaller(y: f32, x: f32) -> f32 {
+    if key(-x) > key(-y) { x } else { y }
+}
+
 /// Scatter-add of rows on the CPU: `count` sources of `inner` words for every outer position. Source `s` is added to
 /// row `row(s)` of `rows`, or dropped if that is out of range.
 pub(super) struct Add<'a, F> {
@@ -29,6 +61,7 @@ pub(super) struct Add<'a, F> {
     pub(super) inner: usize,
     pub(super) src: &'a [f32],
     pub(super) base: Option<&'a [f32]>,
+    pub(super) combine: Combine,
     pub(super) row: F,
 }
 
@@ -46,6 +79,12 @@ impl<F: Fn(usize) -> usize + Sync> Add<'_, F> {
             Some(base) => out.copy_from_slice(&base[(o * self.rows + first) * self.inner..][..out.len()]),
             None => out.fill(0.0),
         }
+        match self.combine {
+            Combine::Sum => {}
+            Combine::Prod => return self.fold(o, first, out, sources, |y, x| y * x),
+            Combine::Amax => return self.fold(o, first, out, sources, larger),
+            Combine::Amin => return self.fold(o, first, out, sources, smaller),
+        }
         for s in sources {
             let (to, from) = ((self.row)(s), (o * self.count + s) * self.inner);
             if to >= self.rows {
@@ -56,6 +95,24 @@ impl<F: Fn(usize) -> usize + Sync> Add<'_, F> {
                 out[to] += self.src[from];
             } else {
                 add_to(simd, &mut out[to..to + self.inner], &self.src[from..from + self.inner]);
+            }
+        }
+    }
+
+    /// Combines sources with rows `first..` of outer position `o`, element by element.
+    fn fold(
+        &self,
+        o: usize,
+        first: usize,
+        out: &mut [f32],
+        sources: impl Iterator<Item = usize>,
+        f: impl Fn(f32, f32) -> f32,
+    ) {
+        for s in sources {
+            let (to, from) = ((self.row)(s), (o * self.count + s) * self.inner);
+            if to < self.rows {
+                let (to, src) = ((to - first) * self.inner, &self.src[from..from + self.inner]);
+                out[to..to + self.inner].iter_mut().zip(src).for_each(|(y, x)| *y = f(*y, *x));
             }
         }
     }
@@ -115,18 +172,17 @@ impl<F: Fn(usize) -> usize + Sync> Add<'_, F> {
 pub(super) fn add_workspace(count: usize, device: &Device) -> usize {
     match device.backend() {
         Backend::Cpu(_) | Backend::Host(_) => count,
-        Backend::Cuda(_) => 2 * sort::aligned(count) + sort::workspace(count),
+        Backend::Cuda(_) => 2 * sort::aligned(count) + sort::workspace(1, count),
     }
 }
 
 /// Queues the addition of `sources` rows of `l.inner` words (for each of `l.outer`) to `rows` rows. The layout `at`
-/// says how to find the row of a source from its index.
-pub(super) fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout) -> Result<()> {
+/// says how to find the row of a source from its index. With the module of products, they are multiplied instead.
+pub(super) fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout, (name, source): Source) -> Result<()> {
     let (sources, rows) = (l.count, l.size);
     if run.shape.numel() == 0 {
         return Ok(());
     }
-    let (name, source) = module();
     let (mut keys, order) = (run.workspace, run.workspace + sort::aligned(sources) as u64 * 4);
     if sources > 0 {
         let kernel = run.cuda.kernel(&name, source, "add_keys")?;
@@ -136,7 +192,7 @@ pub(super) fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout) -> Result<()>
         run.cuda.launch(kernel, grid(run.cuda, sources), 256, 0, &args)?;
         let bits = u32::BITS - (rows as u32).leading_zeros();
         let scratch = run.workspace + 2 * sort::aligned(sources) as u64 * 4;
-        keys = sort::launch(run.cuda, keys, sources, bits, scratch, order)?;
+        keys = sort::launch(run.cuda, keys, (1, sources), bits, scratch, order)?;
     }
     let width = l.width();
     let inner = l.inner / width;

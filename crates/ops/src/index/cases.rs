@@ -1,6 +1,9 @@
 //! What the checks run these ops on.
 
-use super::{IndexAdd, IndexEq, IndexSelect, ScatterAdd, TakeAlongAxis, ToFloat, ToIndex};
+use super::{
+    Combine, FlatIndex, IndexAdd, IndexEq, IndexSelect, ScatterAdd, ScatterLast, ScatterReduce,
+    TakeAlongAxis, ToFloat, ToIndex,
+};
 use crate::cases::{Bound, Cases, EDGES, Reject, Sample, SampleIn, VOLUME, edge_dims, pick};
 use crate::dims;
 use dittograd_device::Meta;
@@ -326,6 +329,132 @@ impl Cases for IndexEq {
             Reject::new(IndexEq {}, vec![f(&[3]), u(&[3])], "DType"),
             Reject::new(IndexEq {}, vec![u(&[3]), f(&[3])], "DType"),
             Reject::new(IndexEq {}, vec![u(&[3]), u(&[1])], "Shapes"),
+        ]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+}
+
+const COMBINES: [Combine; 3] = [Combine::Prod, Combine::Amax, Combine::Amin];
+
+fn reduce(combine: Combine, x: &[usize], axis: usize, count: usize, checked: bool) -> Sample {
+    let mut src = x.to_vec();
+    src[axis] = count;
+    let index = SampleIn::Idx(dims(&src), index_bound(x[axis], checked));
+    // Products near 1, so that long ones stay in range; many different numbers, so that few extremes are equal.
+    let range = if combine == Combine::Prod { (0.97, 1.03) } else { (-2000.0, 2000.0) };
+    let ins = vec![SampleIn::Num(dims(&src), range), index, SampleIn::Num(dims(x), range)];
+    Sample::new(ScatterReduce { axis, combine, checked }, ins)
+}
+
+impl Cases for ScatterReduce {
+    fn samples() -> Vec<Sample> {
+        let mut shapes = along_cases();
+        // All to one place; few indices to many places; more columns than a GPU has threads; many outer positions.
+        shapes.push((vec![1], 0, 300, true));
+        shapes.push((vec![5000, 3], 0, 20, true));
+        shapes.push((vec![2, 3, 4200], 1, 70, false));
+        shapes.push((vec![40, 7, 3], 1, 4, false));
+        let one = |combine| {
+            shapes.iter().map(move |(x, axis, count, checked)| reduce(combine, x, *axis, *count, *checked))
+        };
+        COMBINES.into_iter().flat_map(one).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample> {
+        let (x, axis, index) = random_index(stream);
+        Some(reduce(COMBINES[stream.below(3)], &x, axis, index[0], stream.below(2) == 0))
+    }
+
+    fn rejects() -> Vec<Reject> {
+        let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
+        let op = |axis| ScatterReduce { axis, combine: Combine::Amax, checked: false };
+        let sum = ScatterReduce { combine: Combine::Sum, ..op(0) };
+        vec![
+            Reject::new(op(0), vec![f(&[3]), u(&[3])], "Arity"),
+            Reject::new(op(0), vec![f(&[3]), f(&[3]), f(&[3])], "DType"),
+            Reject::new(op(0), vec![f(&[3]), u(&[3]), u(&[3])], "DType"),
+            Reject::new(op(0), vec![u(&[3]), u(&[3]), f(&[3])], "DType"),
+            Reject::new(op(0), vec![f(&[3]), u(&[2]), f(&[3])], "Shapes"),
+            Reject::new(op(1), vec![f(&[3]), u(&[3]), f(&[3])], "Axis"),
+            Reject::new(op(0), vec![f(&[3, 2]), u(&[3, 2]), f(&[4, 3])], "Shapes"),
+            Reject::new(sum, vec![f(&[3]), u(&[3]), f(&[3])], "Argument"),
+        ]
+    }
+
+    fn bound(&self, ins: &[Meta]) -> Bound {
+        match self.combine {
+            // A rounding of the product is at most an ulp of it, and later ones grow it by less than another.
+            Combine::Prod => Bound { ulps: 2.0 * ins[1].shape.dims()[self.axis] as f64, terms: 0.0 },
+            Combine::Sum | Combine::Amax | Combine::Amin => Bound::EXACT,
+        }
+    }
+}
+
+fn last(x: &[usize], axis: usize, count: usize, checked: bool) -> Sample {
+    let mut index = x.to_vec();
+    index[axis] = count;
+    let index = SampleIn::Idx(dims(&index), index_bound(x[axis], checked));
+    Sample::new(ScatterLast { axis, size: x[axis], checked }, vec![index])
+}
+
+impl Cases for ScatterLast {
+    fn samples() -> Vec<Sample> {
+        let mut shapes = along_cases();
+        shapes.push((vec![1], 0, 300, true));
+        shapes.push((vec![40_000], 0, 50_000, false));
+        shapes.push((vec![40, 7, 3], 1, 4, false));
+        shapes.iter().map(|(x, axis, count, checked)| last(x, *axis, *count, *checked)).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample> {
+        let (x, axis, index) = random_index(stream);
+        Some(last(&x, axis, index[0], stream.below(2) == 0))
+    }
+
+    fn rejects() -> Vec<Reject> {
+        let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
+        let op = |axis, size| ScatterLast { axis, size, checked: false };
+        vec![
+            Reject::new(op(0, 4), vec![], "Arity"),
+            Reject::new(op(0, 4), vec![f(&[3])], "DType"),
+            Reject::new(op(1, 4), vec![u(&[3])], "Axis"),
+            Reject::new(op(0, u32::MAX as usize), vec![u(&[3])], "Argument"),
+            Reject::new(op(0, 4), vec![u(&[u32::MAX as usize, 0])], "Argument"),
+        ]
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+}
+
+fn flat(shape: &[usize], sizes: &[usize]) -> Sample {
+    let index = |&d: &usize| SampleIn::Idx(dims(shape), index_bound(d, false));
+    Sample::new(FlatIndex { dims: sizes.to_vec() }, sizes.iter().map(index).collect())
+}
+
+impl Cases for FlatIndex {
+    fn samples() -> Vec<Sample> {
+        SHAPES.into_iter().flat_map(|d| [flat(d, &[7]), flat(d, &[5, 9]), flat(d, &[3, 4, 33])]).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample> {
+        let sizes: Vec<usize> = (0..=stream.below(3)).map(|_| 1 + stream.below(60)).collect();
+        Some(flat(&edge_dims(1, 3, stream), &sizes))
+    }
+
+    fn rejects() -> Vec<Reject> {
+        let (f, u) = (|d: &[usize]| Meta::f32(dims(d)), |d: &[usize]| Meta::u32(dims(d)));
+        let op = |sizes: &[usize]| FlatIndex { dims: sizes.to_vec() };
+        vec![
+            Reject::new(op(&[]), vec![], "Arity"),
+            Reject::new(op(&[3, 4]), vec![u(&[2])], "Arity"),
+            Reject::new(op(&[3]), vec![f(&[2])], "DType"),
+            Reject::new(op(&[3, 4]), vec![u(&[2]), u(&[3])], "Shapes"),
+            Reject::new(op(&[1 << 16, 1 << 16]), vec![u(&[2]), u(&[2])], "Argument"),
         ]
     }
 

@@ -136,6 +136,21 @@ impl Op for TakeAlongAxis {
         }
         let (x, index) = (run.ins[0], bytemuck::cast_slice::<f32, u32>(run.ins[1]));
         let rows = run.pool.share(l.outer * l.count, (MIN_WORDS_PER_TASK / l.inner).max(1), 1);
+        if l.inner == 1 {
+            return run.pool.chunks_mut(run.out, rows, |task, mut out| {
+                // Up to the end of a line at a time.
+                let mut at = task * rows;
+                while !out.is_empty() {
+                    let here = (l.count - at % l.count).min(out.len());
+                    let (line, rest) = out.split_at_mut(here);
+                    let x = &x[at / l.count * l.size..][..l.size];
+                    for (y, &from) in line.iter_mut().zip(&index[at..]) {
+                        *y = x.get(from as usize).copied().unwrap_or(0.0);
+                    }
+                    (at, out) = (at + here, rest);
+                }
+            });
+        }
         run.pool.chunks_mut(run.out, rows * l.inner, |task, out| {
             for (r, out) in out.chunks_mut(l.inner).enumerate() {
                 let row = task * rows + r;

@@ -1,12 +1,15 @@
-// Gathers and scatter-adds. A value is seen as (outer, size, inner); `inner` counts vectors of four words where rows
+// Gathers and scatters. A value is seen as (outer, size, inner); `inner` counts vectors of four words where rows
 // are divisible by four.
 
 __device__ __forceinline__ float zero(float) { return 0.0f; }
 __device__ __forceinline__ float4 zero(float4) { return make_float4(0.0f, 0.0f, 0.0f, 0.0f); }
+// PRODUCT: sources are multiplied with what is at their places, instead of added to it.
+#ifdef PRODUCT
+__device__ __forceinline__ float plus(float a, float b) { return __fmul_rn(a, b); }
+#else
 __device__ __forceinline__ float plus(float a, float b) { return __fadd_rn(a, b); }
-__device__ __forceinline__ float4 plus(float4 a, float4 b) {
-    return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
-}
+#endif
+__device__ __forceinline__ float4 plus(float4 a, float4 b) { return make_float4(plus(a.x, b.x), plus(a.y, b.y), plus(a.z, b.z), plus(a.w, b.w)); }
 
 // out[o, j, i] = in[o, index[j], i], zero where the index is not below `size`. One thread per word or vector of the
 // result in a grid-stride loop; accesses are coalesced.
@@ -126,7 +129,7 @@ extern "C" __global__ void add_columns(const float* __restrict__ src, const unsi
             const unsigned to = index[from];
             if (to < size) {
                 float* y = out + (o * size + to) * inner + i;
-                *y = __fadd_rn(*y, src[from]);
+                *y = plus(*y, src[from]);
             }
         }
     }
@@ -161,4 +164,65 @@ extern "C" __global__ void to_index(const float* __restrict__ in, unsigned* __re
 
 extern "C" __global__ void index_eq(const unsigned* __restrict__ a, const unsigned* __restrict__ b, float* __restrict__ out, unsigned, unsigned long long total) {
     EACH(i, total) out[i] = a[i] == b[i] ? 1.0f : 0.0f;
+}
+
+// The key of a number: -0 is below +0, NaN above everything. With `smallest`, of its negative, so that the smallest number
+// has the largest key and NaN still is above everything.
+__device__ __forceinline__ unsigned extreme_key(float x, int smallest) {
+    if (x != x) return 0xffffffffu;
+    const unsigned b = __float_as_uint(smallest ? -x : x);
+    return (b & 0x80000000u) ? ~b : (b | 0x80000000u);
+}
+
+// Scatter-extremes: `keys` gets the keys of the base, then the largest key of all sources at each place, then numbers
+// again. Integer maxima do not depend on their order.
+extern "C" __global__ void extreme_base(const float* __restrict__ base, unsigned* __restrict__ keys, unsigned smallest, unsigned long long total) {
+    EACH(i, total) keys[i] = extreme_key(base[i], smallest);
+}
+
+extern "C" __global__ void extreme_sources(const float* __restrict__ src, const unsigned* __restrict__ index, unsigned* __restrict__ keys, unsigned long long total,
+                                           unsigned long long size, unsigned long long count, unsigned long long inner, unsigned smallest) {
+    EACH(at, total) {
+        unsigned long long row, i, o, j;
+        divide(at, inner, row, i);
+        divide(row, count, o, j);
+        const unsigned to = index[at];
+        if (to < size) atomicMax(keys + ((o * size + to) * inner + i), extreme_key(src[at], smallest));
+    }
+}
+
+extern "C" __global__ void extreme_numbers(unsigned* keys, unsigned smallest, unsigned long long total) {
+    EACH(i, total) {
+        const unsigned k = keys[i];
+        const float x = __uint_as_float((k & 0x80000000u) ? k ^ 0x80000000u : ~k);
+        keys[i] = k == 0xffffffffu ? 0x7fc00000u : __float_as_uint(smallest ? -x : x);
+    }
+}
+
+// The last source of each place: `last` is zero, then has one more than the largest j of the sources there, then that j,
+// or `count` where there is none.
+extern "C" __global__ void last_sources(const unsigned* __restrict__ index, unsigned* __restrict__ last, unsigned long long total, unsigned long long size,
+                                        unsigned long long count, unsigned long long inner) {
+    EACH(at, total) {
+        unsigned long long row, i, o, j;
+        divide(at, inner, row, i);
+        divide(row, count, o, j);
+        const unsigned to = index[at];
+        if (to < size) atomicMax(last + ((o * size + to) * inner + i), (unsigned)j + 1u);
+    }
+}
+
+extern "C" __global__ void last_positions(unsigned* last, unsigned count, unsigned long long total) {
+    EACH(i, total) last[i] = last[i] ? last[i] - 1u : count;
+}
+
+// One step of a flat index: `flat` times `size` plus `index`; all ones once an index is not below its size. `start` is 1
+// for the first index.
+extern "C" __global__ void flat_index(const unsigned* __restrict__ index, unsigned* flat, unsigned size, int start, int end, unsigned none, unsigned long long total) {
+    EACH(i, total) {
+        const unsigned before = start ? 0u : flat[i], at = index[i];
+        const bool good = before != 0xffffffffu && at < size;
+        const unsigned to = good ? before * size + at : 0xffffffffu;
+        flat[i] = end && to == 0xffffffffu ? none : to;
+    }
 }

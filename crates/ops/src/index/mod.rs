@@ -1,8 +1,9 @@
-//! Gathers and scatter-adds: ops that read or add to elements given by indices. Casts between indices and numbers.
+//! Gathers and scatters: ops that read elements given by indices, or combine others with them. Casts between indices and
+//! numbers.
 //!
 //! An index that is not below the size of its axis is an error if the op is `checked`
 //! ([`Op::index_limit`](crate::Op::index_limit)). Otherwise a gather gives zero there and a scatter drops the element.
-//! Elements that are added to one place are added in increasing source order.
+//! Elements that go to one place are combined with it in increasing source order.
 
 /// Attributes that all ops here share.
 macro_rules! attr_methods {
@@ -22,12 +23,19 @@ mod accumulate;
 #[cfg(feature = "cases")]
 mod cases;
 mod cast;
+mod flat;
 mod gather;
+mod last;
+mod reduce;
 mod scatter;
 pub(crate) mod sort;
 
+pub use accumulate::Combine;
 pub use cast::{IndexEq, ToFloat, ToIndex};
+pub use flat::FlatIndex;
 pub use gather::{IndexSelect, TakeAlongAxis};
+pub use last::ScatterLast;
+pub use reduce::ScatterReduce;
 pub use scatter::{IndexAdd, ScatterAdd};
 
 use crate::mismatch;

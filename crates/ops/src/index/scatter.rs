@@ -1,6 +1,6 @@
 //! Scatter-adds.
 
-use super::accumulate::{Add, add_cuda, add_workspace, added, two_or_three};
+use super::accumulate::{Add, Combine, add_cuda, add_workspace, added, two_or_three};
 use super::{IndexSelect, Layout, MIN_WORDS_PER_TASK, TakeAlongAxis, module, shape_of, size_fits, sort};
 use crate::pointwise::map::grid;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, mismatch};
@@ -65,6 +65,7 @@ impl Op for IndexAdd {
             inner: l.inner,
             src: run.ins[0],
             base: run.ins.get(2).copied(),
+            combine: Combine::Sum,
             row: |s: usize| index[s] as usize,
         };
         add.run(run.pool, run.simd, run.out, bytemuck::cast_slice_mut(run.workspace));
@@ -72,7 +73,7 @@ impl Op for IndexAdd {
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         let l = Layout::new(&run.shape, self.axis, run.metas[1].shape.numel());
-        add_cuda(run, &l, &Layout { outer: 1, inner: 1, ..l })
+        add_cuda(run, &l, &Layout { outer: 1, inner: 1, ..l }, module())
     }
 
     fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
@@ -131,23 +132,22 @@ const MIN_PARALLEL_COLUMNS: usize = 8192;
 /// them (about thirty).
 const MAX_SERIAL_INDICES: usize = 64;
 
-impl ScatterAdd {
-    /// The same elements as one axis with rows of one element.
-    fn flat(&self, l: &Layout) -> Layout {
-        let (rows, sources) = (l.outer * l.size * l.inner, l.outer * l.count * l.inner);
-        Layout { outer: 1, size: rows, count: sources, inner: 1 }
-    }
+/// The same elements as one axis with rows of one element.
+pub(super) fn flat(l: &Layout) -> Layout {
+    let (rows, sources) = (l.outer * l.size * l.inner, l.outer * l.count * l.inner);
+    Layout { outer: 1, size: rows, count: sources, inner: 1 }
+}
 
-    /// Whether the GPU sorts the sources by target row. Otherwise each thread owns a column.
-    fn sorts(&self, l: &Layout) -> bool {
-        l.outer * l.inner < MIN_PARALLEL_COLUMNS
-            && l.count > MAX_SERIAL_INDICES
-            && self.flat(l).size < u32::MAX as usize
-    }
+/// Whether the GPU sorts the sources by target row. Otherwise each thread owns a column.
+pub(super) fn sorts(l: &Layout) -> bool {
+    l.outer * l.inner < MIN_PARALLEL_COLUMNS
+        && l.count > MAX_SERIAL_INDICES
+        && flat(l).size < u32::MAX as usize
+}
 
-    fn layout(&self, ins: &[Meta], shape: &Shape) -> Layout {
-        Layout::new(shape, self.axis, ins[1].shape.dims()[self.axis])
-    }
+/// The layout of a value of `shape` and of indices along `axis`, the second input.
+pub(super) fn layout(axis: usize, ins: &[Meta], shape: &Shape) -> Layout {
+    Layout::new(shape, axis, ins[1].shape.dims()[axis])
 }
 
 impl Op for ScatterAdd {
@@ -174,7 +174,7 @@ impl Op for ScatterAdd {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let Ok(out) = self.shape(ins) else { return 0 };
-        let gpu_sorts = self.sorts(&self.layout(ins, &out.shape));
+        let gpu_sorts = sorts(&layout(self.axis, ins, &out.shape));
         match device.backend() {
             Backend::Cuda(_) if !gpu_sorts => 0,
             _ => add_workspace(ins[1].shape.numel(), device),
@@ -182,7 +182,7 @@ impl Op for ScatterAdd {
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
-        let l = self.layout(run.metas, &run.shape);
+        let l = layout(self.axis, run.metas, &run.shape);
         let index: &[u32] = bytemuck::cast_slice(run.ins[1]);
         let (src, base) = (run.ins[0], run.ins.get(2).copied());
         let lists = bytemuck::cast_slice_mut(run.workspace);
@@ -207,20 +207,23 @@ impl Op for ScatterAdd {
                 }
             });
         }
-        let flat = self.flat(&l);
+        let flat = flat(&l);
         let (outer, rows, count) = (1, flat.size, flat.count);
+        let is_vector = l.outer == 1 && l.inner == 1;
         let row = |s: usize| match index[s] as usize {
+            to if to < l.size && is_vector => to,
             to if to < l.size => (s / (l.count * l.inner) * l.size + to) * l.inner + s % l.inner,
             _ => rows,
         };
-        Add { outer, rows, count, inner: 1, src, base, row }.run(run.pool, run.simd, run.out, lists);
+        let add = Add { outer, rows, count, inner: 1, src, base, combine: Combine::Sum, row };
+        add.run(run.pool, run.simd, run.out, lists);
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
-        let l = self.layout(run.metas, &run.shape);
+        let l = layout(self.axis, run.metas, &run.shape);
         let words = run.shape.numel();
-        if self.sorts(&l) {
-            return add_cuda(run, &self.flat(&l), &l);
+        if sorts(&l) {
+            return add_cuda(run, &flat(&l), &l, module());
         }
         if words == 0 {
             return Ok(());
@@ -240,7 +243,7 @@ impl Op for ScatterAdd {
 
     fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         match self.shape(ins) {
-            Ok(out) if self.sorts(&self.layout(ins, &out.shape)) => vec![module(), sort::module()],
+            Ok(out) if sorts(&layout(self.axis, ins, &out.shape)) => vec![module(), sort::module()],
             _ => vec![module()],
         }
     }

@@ -1,4 +1,4 @@
-// Stable sort of u32 keys: `order` lists the positions by increasing key, equal keys by increasing position. Only
+// Stable sort of rows of u32 keys: `order` lists the positions in a row by increasing key, equal keys by increasing position. Only
 // integers are compared and counted, so the result does not depend on scheduling; no atomics.
 
 // Few keys: the rank of key j is the number of keys before it, counted by comparing with all of them. A block of 1024
@@ -55,9 +55,9 @@ extern "C" __global__ void __launch_bounds__(1024) rank_keys(const unsigned* __r
     }
 }
 
-// Many keys: radix sort by 8-bit digits, lowest first. A block of 8 warps takes a tile of 4096 keys, each warp 512
-// consecutive ones. A pass counts the digits of every tile, sums the counts (by digit, then tile) and moves each key to
-// its place. Lanes with equal digits find each other by `__match_any_sync`, and one of them counts for all, so no two
+// Many keys: radix sort by 8-bit digits, lowest first. A block of 8 warps takes a tile of 4096 keys of a row, each warp 512
+// consecutive ones. A pass counts the digits of every tile, sums the counts (by row, then digit, then tile) and moves each
+// key to its place, which is in its row. Lanes with equal digits find each other by `__match_any_sync`, and one of them counts for all, so no two
 // threads touch one counter. 16 bytes read and 8 written per key and pass.
 
 #define WARPS 8
@@ -85,17 +85,18 @@ __device__ __forceinline__ void count_digits(const unsigned* keys, unsigned n, u
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) radix_count(const unsigned* __restrict__ keys, unsigned n, unsigned shift, unsigned* __restrict__ counts) {
+extern "C" __global__ void __launch_bounds__(256) radix_count(const unsigned* __restrict__ keys, unsigned n, unsigned tiles, unsigned shift, unsigned* __restrict__ counts) {
     __shared__ unsigned mine[WARPS][256];
     const unsigned warp = threadIdx.x / 32;
     for (unsigned w = 0; w < WARPS; ++w) mine[w][threadIdx.x] = 0;
     __syncthreads();
     unsigned key[ROUNDS], rank[ROUNDS];
-    count_digits(keys, n, shift, blockIdx.x * TILE + warp * (ROUNDS * 32), mine[warp], key, rank);
+    const unsigned row = blockIdx.x / tiles, tile = blockIdx.x % tiles;
+    count_digits(keys + (unsigned long long)row * n, n, shift, tile * TILE + warp * (ROUNDS * 32), mine[warp], key, rank);
     __syncthreads();
     unsigned sum = 0;
     for (unsigned w = 0; w < WARPS; ++w) sum += mine[w][threadIdx.x];
-    counts[threadIdx.x * (unsigned long long)gridDim.x + blockIdx.x] = sum;
+    counts[(row * 256ull + threadIdx.x) * tiles + tile] = sum;
 }
 
 // Exclusive prefix sum of `m` counts (a multiple of 16), in place. One block of 1024 threads; each thread takes 16
@@ -138,18 +139,20 @@ extern "C" __global__ void __launch_bounds__(1024) radix_sum(unsigned* __restric
     }
 }
 
-// `positions` is null in the first pass: key i is at position i.
-extern "C" __global__ void __launch_bounds__(256) radix_move(const unsigned* __restrict__ keys, const unsigned* __restrict__ positions, unsigned n, unsigned shift,
+// `positions` is null in the first pass: key i of a row is at position i.
+extern "C" __global__ void __launch_bounds__(256) radix_move(const unsigned* __restrict__ keys, const unsigned* __restrict__ positions, unsigned n, unsigned tiles, unsigned shift,
                                                              const unsigned* __restrict__ sums, unsigned* __restrict__ sorted, unsigned* __restrict__ order) {
     __shared__ unsigned mine[WARPS][256];
     const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (unsigned w = 0; w < WARPS; ++w) mine[w][threadIdx.x] = 0;
     __syncthreads();
     unsigned key[ROUNDS], rank[ROUNDS];
-    const unsigned first = blockIdx.x * TILE + warp * (ROUNDS * 32);
+    const unsigned row = blockIdx.x / tiles, tile = blockIdx.x % tiles;
+    const unsigned first = tile * TILE + warp * (ROUNDS * 32);
+    keys += (unsigned long long)row * n;
     count_digits(keys, n, shift, first, mine[warp], key, rank);
     __syncthreads();
-    unsigned next = sums[threadIdx.x * (unsigned long long)gridDim.x + blockIdx.x];
+    unsigned next = sums[(row * 256ull + threadIdx.x) * tiles + tile];
     for (unsigned w = 0; w < WARPS; ++w) {
         const unsigned count = mine[w][threadIdx.x];
         mine[w][threadIdx.x] = next;
@@ -162,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(256) radix_move(const unsigned* __r
         if (at < n) {
             const unsigned to = mine[warp][key[r] >> shift & 255u] + rank[r];
             sorted[to] = key[r];
-            order[to] = positions ? positions[at] : at;
+            order[to] = positions ? positions[(unsigned long long)row * n + at] : at;
         }
     }
 }

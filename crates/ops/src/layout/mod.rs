@@ -104,16 +104,20 @@ pub(crate) fn broadcast_to(r: &mut dyn Recorder, v: Val, shape: Shape) -> Result
     if from == shape { Ok(v) } else { r.record(BroadcastTo::numpy(&from, shape).into(), &[v]) }
 }
 
+/// The axes of `from` along which NumPy's broadcasting repeats a value of shape `shape`, which broadcasts to it.
+#[doc(hidden)]
+pub fn broadcast_axes(from: &Shape, shape: &Shape) -> Vec<usize> {
+    let shift = from.rank() - shape.rank();
+    (0..from.rank()).filter(|&a| a < shift || (shape.dims()[a - shift] == 1 && from.dims()[a] != 1)).collect()
+}
+
 /// The adjoint of NumPy's broadcasting: `v` summed down to `shape`.
 pub(crate) fn sum_to(r: &mut dyn Recorder, v: Val, shape: Shape) -> Result<Val> {
     let from = r.meta(v).shape;
     if from == shape {
         return Ok(v);
     }
-    let shift = from.rank() - shape.rank();
-    let axes: Vec<usize> = (0..from.rank())
-        .filter(|&a| a < shift || (shape.dims()[a - shift] == 1 && from.dims()[a] != 1))
-        .collect();
+    let axes = broadcast_axes(&from, &shape);
     let sum = if axes.is_empty() { v } else { r.record(Sum::new(&axes)?.into(), &[v])? };
     reshape_to(r, sum, shape)
 }

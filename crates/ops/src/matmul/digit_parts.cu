@@ -1,9 +1,10 @@
 // What all kernels of products in digits share: exponents, digits, their products on tensor cores by `mma.sync`, and the rounding of exact
-// sums. DITTO_D is the number of digits, LEAST_EXPONENT the contract's.
+// sums. DITTO_DIGITS is the number of digits, LEAST_EXPONENT the contract's.
 
+typedef long long i64;
 typedef unsigned long long u64;
 
-constexpr int D = DITTO_D, KB = 64, NOT_FINITE = 1 << 20;
+constexpr int DIGITS = DITTO_DIGITS, BITS = 8 * DIGITS - 1, KB = 64, NOT_FINITE = 1 << 20;
 
 // 2^e, for e from -126 to 127.
 __device__ __forceinline__ float power(int e) { return __int_as_float((e + 127) << 23); }
@@ -44,37 +45,42 @@ template <int VECTOR> __device__ __forceinline__ Quad quad(const float* line, i6
 }
 
 // The digits of four numbers, one word for each place, the lowest first. A number plus half a unit of each place but the highest has the
-// highest digit on top; below are the others, plus 128.
-__device__ __forceinline__ void split(const Quad& x, float scale, unsigned (&digits)[D]) {
+// highest digit on top; below are the others, plus 128. With FREE, the lowest digit of `turbo` is from 0 to 255, and the other one takes
+// the rest: exact sums are the same.
+template <bool FREE = false> __device__ __forceinline__ void split(const Quad& x, float scale, unsigned (&digits)[DIGITS]) {
+    constexpr bool SIGNED = !FREE || DIGITS == 3;
     unsigned n[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         // At most 2^15 in size, it is rounded by adding 1.5 * 2^23.
-        if (D == 2) n[i] = __float_as_uint(__fmaf_rn(x.v[i], scale, 12582912.0f + 128.0f));
+        if (DIGITS == 2) n[i] = __float_as_uint(__fmaf_rn(x.v[i], scale, 12582912.0f + (SIGNED ? 128.0f : 0.0f)));
         else n[i] = __float2int_rn(__fmul_rn(x.v[i], scale)) + 0x8080;
     }
     const unsigned first = __byte_perm(n[0], n[1], 0x5140), second = __byte_perm(n[2], n[3], 0x5140);
-    digits[0] = __byte_perm(first, second, 0x5410) ^ 0x80808080u;
-    digits[1] = __byte_perm(first, second, 0x7632) ^ (D == 3 ? 0x80808080u : 0);
-    if (D == 3) digits[D - 1] = __byte_perm(__byte_perm(n[0], n[1], 0x0062), __byte_perm(n[2], n[3], 0x0062), 0x5410);
+    digits[0] = __byte_perm(first, second, 0x5410) ^ (SIGNED ? 0x80808080u : 0);
+    digits[1] = __byte_perm(first, second, 0x7632) ^ (DIGITS == 3 ? 0x80808080u : 0);
+    if (DIGITS == 3) digits[DIGITS - 1] = __byte_perm(__byte_perm(n[0], n[1], 0x0062), __byte_perm(n[2], n[3], 0x0062), 0x5410);
 }
 
-__device__ __forceinline__ float scale_of(int e) { return e == NOT_FINITE ? 0.0f : power(8 * D - 1 - e); }
+__device__ __forceinline__ float scale_of(int e) { return e == NOT_FINITE ? 0.0f : power(BITS - e); }
 
 // Where word w of a row lies in its block.
 __device__ __forceinline__ int word_at(i64 row, int w) { return (w / 4 ^ (int)(row >> 1 & 3)) * 16 + w % 4 * 4; }
 
 // An exact sum: high * 2^LOW + low, where low has LOW bits.
-constexpr int LOW = 8 * D;
+constexpr int LOW = 8 * DIGITS;
 struct Sum {
     int high;
     unsigned low;
+
+    __device__ __forceinline__ Sum(int high, unsigned low) : high(high), low(low) {}
+    __device__ __forceinline__ explicit Sum(i64 exact) : high((int)(exact >> LOW)), low((unsigned)exact & ((1u << LOW) - 1)) {}
 
     __device__ __forceinline__ i64 exact() const { return ((i64)high << LOW) + low; }
 
     // The nearest float32.
     __device__ __forceinline__ float rounded() const {
-        if (D == 3) return __ll2float_rn(exact());
+        if (DIGITS == 3) return __ll2float_rn(exact());
         // Below 2^45 in size: two exact parts of 22 and 23 bits, added with one rounding.
         const float top = __int_as_float((high >> 7) + 0x4b400000) - 12582912.0f;
         const float rest = __int_as_float((((unsigned)high << 16 | low) & 0x7fffff) | 0x4b000000) - 8388608.0f;
@@ -82,16 +88,16 @@ struct Sum {
     }
 };
 
-constexpr int WEIGHTS = D == 2 ? 3 : 4;
+constexpr int WEIGHTS = DIGITS == 2 ? 3 : 4;
 
 // All pairs of digits, (digit of A, digit of B, weight); the lowest with the lowest counts in `turbo` only.
 template <class F> __device__ __forceinline__ void all_pairs(F&& f) {
 #pragma unroll
     for (int w = WEIGHTS - 1; w >= 0; --w)
 #pragma unroll
-        for (int i = D - 1; i >= 0; --i) {
-            const int j = w + (D == 3 ? 1 : 0) - i;
-            if (j >= 0 && j < D) f(i, j, w);
+        for (int i = DIGITS - 1; i >= 0; --i) {
+            const int j = w + (DIGITS == 3 ? 1 : 0) - i;
+            if (j >= 0 && j < DIGITS) f(i, j, w);
         }
 }
 
@@ -107,13 +113,18 @@ template <int N> __device__ __forceinline__ Sum total(const int (&sums)[WEIGHTS]
     return {high, low};
 }
 
+// The power of two that a total counts besides the scales of its row and column, see the contract.
+constexpr int LEFT_OUT = DIGITS == 3 ? 8 : 0;
+
+__device__ __forceinline__ float column_scale_of(int e) { return e == NOT_FINITE ? __int_as_float(0x7fc00000) : power(e - BITS); }
+
 // The scale of a row, as two powers of two. The first one is at most 2^60, so that no product overflows before its column's
 // scale has had its turn.
 struct RowScale {
     float first, second;
 
     __device__ __forceinline__ explicit RowScale(int e) {
-        const int all = e - (8 * D - 1) + (D == 3 ? 8 : 0), part = min(all, 60);
+        const int all = e - BITS + LEFT_OUT, part = min(all, 60);
         first = e == NOT_FINITE ? __int_as_float(0x7fc00000) : power(part);
         second = e == NOT_FINITE ? 1.0f : power(all - part);
     }
@@ -129,9 +140,44 @@ __device__ __forceinline__ void load_tiles(unsigned (&x)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3]) : "r"(address) : "memory");
 }
-// s += a b for 16 rows, 8 columns and 32 steps of k.
-__device__ __forceinline__ void multiply(int* s, const unsigned (&a)[4], unsigned b0, unsigned b1) {
-    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+r"(s[0]), "+r"(s[1]), "+r"(s[2]), "+r"(s[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+// Starts copying 16 bytes to shared memory.
+__device__ __forceinline__ void copy_16(unsigned to, const unsigned char* from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
+// s += a b for 16 rows, 8 columns and 32 steps of k; with UNSIGNED, a is.
+template <bool UNSIGNED = false> __device__ __forceinline__ void mma(int* s, const unsigned (&a)[4], unsigned b0, unsigned b1) {
+#define MMA(type)                                                                                                                     \
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                 : "+r"(s[0]), "+r"(s[1]), "+r"(s[2]), "+r"(s[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+    if (UNSIGNED)
+        MMA("u8");
+    else
+        MMA("s8");
+#undef MMA
+}
+
+// Adds the product of 32 rows from `down` on and 32 columns from `across` on of a block, whose digits of A, [digit][BM][KB], begin at `a`,
+// and those of B, [digit][BN][KB], at `b`.
+template <int BM, int BN> __device__ __forceinline__ void multiply_block(int (&sums)[2][WEIGHTS][16], unsigned a, unsigned b, int down, int across) {
+    const int lane = threadIdx.x % 32;
+    auto at = [](unsigned tile, int row, int group) { return tile + row * KB + (group ^ (row >> 1 & 3)) * 16; };
+#pragma unroll
+    for (int step = 0; step < KB / 32; ++step) {
+        unsigned fa[DIGITS][2][4], fb[DIGITS][2][4];
+#pragma unroll
+        for (int d = 0; d < DIGITS; ++d)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                // Of A: rows 0-7 and 8-15 of the first 16 steps, then of the others. Of B: columns 0-7 of both, then 8-15.
+                load_tiles(fa[d][h], at(a + d * BM * KB, down + h * 16 + lane % 16, step * 2 + lane / 16));
+                load_tiles(fb[d][h], at(b + d * BN * KB, across + h * 16 + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
+            }
+        all_pairs([&](int i, int j, int weight) {
+#pragma unroll
+            for (int h = 0; h < 2; ++h)
+#pragma unroll
+                for (int g = 0; g < 4; ++g) mma(&sums[h][weight][g * 4], fa[i][h], fb[j][g / 2][g % 2 * 2], fb[j][g / 2][g % 2 * 2 + 1]);
+        });
+    }
+}

@@ -1,13 +1,13 @@
 // Products in digits, out[z] = A[z] * B[z] (+ bias), row-major: modes `fast` and `turbo`, the same bits as the CPU.
 //
-// A row of A, and a column of B, is scaled by a power of two and rounded to integers of DITTO_D digits of 8 bits. Tensor cores
+// A row of A, and a column of B, is scaled by a power of two and rounded to integers of DITTO_DIGITS digits of 8 bits. Tensor cores
 // multiply digits and add in integers, which is exact: tiles and splits of k do not change a bit. The kernels, one after the other:
 //   ditto_digits          the digits and exponents of both operands
 //   ditto_digits_product  the product; with splits of k, its exact sums, which ditto_digits_reduce adds and finishes
 //
 // This text is compiled at run time behind a few `#define` lines that pick one variant:
 //   DITTO_PART        0: the kernels that make digits; 1: the product; 2: the sum over splits
-//   DITTO_D           digits of a number: 3 in `fast`, 2 in `turbo`
+//   DITTO_DIGITS      digits of a number: 3 in `fast`, 2 in `turbo`
 //   DIGIT_CHUNK       terms of k that share a scale and an exact sum, the contract's
 //   LEAST_EXPONENT    of a row, the contract's
 //   DITTO_TA, _TB     1: A is stored (k, m); 1: B is stored (n, k)
@@ -40,7 +40,7 @@ struct Operand {
     unsigned char* digits;
 
     __device__ __forceinline__ unsigned char* place(i64 item, i64 block, int digit, i64 row) const {
-        return digits + (((item * blocks + block) * D + digit) * pitch + row) * KB;
+        return digits + (((item * blocks + block) * DIGITS + digit) * pitch + row) * KB;
     }
 };
 
@@ -78,11 +78,11 @@ template <int VECTOR> __device__ void digits_of_row(const Operand& o, i64 index,
     unsigned char* to = o.place(item, from + lane / 16, 0, row) + word_at(row, lane % 16);
     int block = lane / 16;
     auto put = [&](const Quad& x) {
-        unsigned digits[D];
+        unsigned digits[DIGITS];
         split(x, scale, digits);
 #pragma unroll
-        for (int d = 0; d < D; ++d) *(unsigned*)(to + d * place) = digits[d];
-        to += STEP / 16 * D * place;
+        for (int d = 0; d < DIGITS; ++d) *(unsigned*)(to + d * place) = digits[d];
+        to += STEP / 16 * DIGITS * place;
         block += STEP / 16;
     };
 #pragma unroll
@@ -93,11 +93,13 @@ template <int VECTOR> __device__ void digits_of_row(const Operand& o, i64 index,
 
 // Terms of a row are `rows` floats apart: a block of threads has 32 rows and a part of a chunk, a few spans of SPAN terms. It takes their
 // maxima, waits for those of the other parts, and makes digits of what it still holds; with one span, numbers are read once.
-constexpr int SPAN = 512, TURN = 128;
+// It looks for them LOOKS times, some milliseconds.
+constexpr int SPAN = 512, TURN = 128, LOOKS = 4096;
 struct Turn {
     unsigned maxima[32][33];
     int exponents[32];
-    unsigned words[2][D][32][33];
+    bool known;
+    unsigned words[2][DIGITS][32][33];
 };
 
 template <int VECTOR> __device__ void digits_of_columns(const Operand& o, i64 index, Turn& s) {
@@ -118,39 +120,52 @@ template <int VECTOR> __device__ void digits_of_columns(const Operand& o, i64 in
                 x[u][i] = term < o.k ? quad<VECTOR>(lines + term * o.rows, row, o.rows) : Quad{};
             }
     };
-    float largest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-    for (i64 span = begin; span < end; ++span) {
-        load(span);
+    // First of this part. If another part is not there for long, since the GPU has no place for it, then of all parts.
+    bool alone = false;
+    for (;; alone = true) {
+        float largest[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+        for (i64 span = alone ? 0 : begin; span < (alone ? spans : end); ++span) {
+            load(span);
 #pragma unroll
-        for (int u = 0; u < SPAN / TURN; ++u)
+            for (int u = 0; u < SPAN / TURN; ++u)
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
+                for (int i = 0; i < 4; ++i)
 #pragma unroll
-                for (int r = 0; r < 4; ++r) largest[r] = larger(largest[r], x[u][i].v[r]);
+                    for (int r = 0; r < 4; ++r) largest[r] = larger(largest[r], x[u][i].v[r]);
+        }
+#pragma unroll
+        for (int r = 0; r < 4; ++r) s.maxima[t % 8 * 4 + r][t / 8] = __float_as_uint(largest[r]);
+        __syncthreads();
+        // A lane has a row.
+        if (warp == 0) {
+            const bool in = row0 + lane < o.rows;
+            unsigned all = s.maxima[lane][0];
+#pragma unroll
+            for (int i = 1; i < 32; ++i) all = max(all, s.maxima[lane][i]);
+            bool known = true;
+            if (!alone) {
+                unsigned* const maximum = o.maxima + place * o.rows + row0 + lane;
+                if (in) atomicMax(maximum, all);
+                __syncwarp();
+                __threadfence();
+                unsigned* const arrived = o.arrived + place * strips + strip;
+                if (lane == 0) atomicAdd(arrived, 1u);
+                known = false;
+                for (int looks = 0; looks < LOOKS && !known; ++looks) {
+                    unsigned there;
+                    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(arrived) : "memory");
+                    known = __all_sync(~0u, there >= o.parts);
+                }
+                all = in ? __ldcg(maximum) : 0;
+            }
+            const int e = exponent_of(in ? all : 0);
+            if (known && part == 0 && row0 + lane < o.pitch) o.exponents[place * o.pitch + row0 + lane] = e;
+            s.exponents[lane] = e;
+            s.known = known;
+        }
+        __syncthreads();
+        if (s.known) break;
     }
-#pragma unroll
-    for (int r = 0; r < 4; ++r) s.maxima[t % 8 * 4 + r][t / 8] = __float_as_uint(largest[r]);
-    __syncthreads();
-    // A lane has a row.
-    if (warp == 0) {
-        const bool in = row0 + lane < o.rows;
-        unsigned* const maximum = o.maxima + place * o.rows + row0 + lane;
-        unsigned all = s.maxima[lane][0];
-#pragma unroll
-        for (int i = 1; i < 32; ++i) all = max(all, s.maxima[lane][i]);
-        if (in) atomicMax(maximum, all);
-        __syncwarp();
-        __threadfence();
-        unsigned* const arrived = o.arrived + place * strips + strip;
-        if (lane == 0) atomicAdd(arrived, 1u);
-        unsigned there;
-        do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(there) : "l"(arrived) : "memory");
-        while (there < o.parts);
-        const int e = exponent_of(in ? __ldcg(maximum) : 0);
-        if (part == 0 && row0 + lane < o.pitch) o.exponents[place * o.pitch + row0 + lane] = e;
-        s.exponents[lane] = e;
-    }
-    __syncthreads();
     float scale[4];
 #pragma unroll
     for (int r = 0; r < 4; ++r) scale[r] = scale_of(s.exponents[t % 8 * 4 + r]);
@@ -158,34 +173,33 @@ template <int VECTOR> __device__ void digits_of_columns(const Operand& o, i64 in
     const i64 next = o.pitch * KB;
     unsigned char* const to = o.place(item, from / KB + lane / 16, 0, row0 + warp) + word_at(row0 + warp, lane % 16);
     for (i64 span = end - 1; span >= begin; --span) {
-        if (span < end - 1) load(span);
+        if (alone || span < end - 1) load(span);
 #pragma unroll
         for (int u = 0; u < SPAN / TURN; ++u) {
 #pragma unroll
             for (int r = 0; r < 4; ++r) {
-                unsigned digits[D];
+                unsigned digits[DIGITS];
                 split(Quad{x[u][0].v[r], x[u][1].v[r], x[u][2].v[r], x[u][3].v[r]}, scale[r], digits);
 #pragma unroll
-                for (int d = 0; d < D; ++d) s.words[u % 2][d][t % 8 * 4 + r][t / 8] = digits[d];
+                for (int d = 0; d < DIGITS; ++d) s.words[u % 2][d][t % 8 * 4 + r][t / 8] = digits[d];
             }
             // Double buffered: one turn is read while the next one is written.
             __syncthreads();
             const i64 block = (span * SPAN + u * TURN) / KB;
-            unsigned char* const at = to + block * D * next;
+            unsigned char* const at = to + block * DIGITS * next;
             if (from / KB + block + lane / 16 < o.blocks) {
 #pragma unroll
                 for (int r = 0; r < 32; r += 8)
 #pragma unroll
-                    for (int d = 0; d < D; ++d)
+                    for (int d = 0; d < DIGITS; ++d)
                         if (row0 + warp + r < o.pitch) *(unsigned*)(at + d * next + r * KB) = s.words[u % 2][d][warp + r][lane];
             }
         }
-        __syncthreads();
     }
 }
 
-// `first`: pieces of work for A; those after are for B. Pieces are handed out in order, and parts that
-// wait for each other are neighbours. All of them must find a place on the GPU, beside those of other kernels that wait.
+// `first`: pieces of work for A; those after are for B. Pieces are handed out in order, and parts that wait for each other are
+// neighbours.
 extern "C" __global__ void __launch_bounds__(256, DITTO_TA || !DITTO_TB ? 2 : 3)
 ditto_digits(const __grid_constant__ Operand a, const __grid_constant__ Operand b, i64 first, unsigned* ticket) {
     __shared__ Turn turn;
@@ -246,14 +260,6 @@ struct Result {
 
 #if DITTO_PART == 2
 
-// The result of a chunk, in a row and a column of these exponents.
-__device__ __forceinline__ float finished(i64 total, int ea, int eb) {
-    const int e = ea + eb - 2 * (8 * D - 1) + (D == 3 ? 8 : 0), half = e >> 1;
-    if (e > NOT_FINITE / 2) return __int_as_float(0x7fc00000);
-    const Sum sum = {(int)(total >> LOW), (unsigned)(total & ((1 << LOW) - 1))};
-    return __fmul_rn(__fmul_rn(sum.rounded(), power(half)), power(e - half));
-}
-
 // Adds the sums of all splits, [split][product][m][n], and finishes them. There is one chunk. A thread has W neighbouring results.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_digits_reduce(const i64* __restrict__ sums, const int* __restrict__ ea, const int* __restrict__ eb, float* out,
@@ -274,10 +280,10 @@ ditto_digits_reduce(const i64* __restrict__ sums, const int* __restrict__ ea, co
                 total[0] += sums[s * all + at];
             }
         }
-        const int e = ea[(shares_a ? 0 : item) * pitch_a + row];
+        const RowScale scale(ea[(shares_a ? 0 : item) * pitch_a + row]);
         Vec<W> v;
 #pragma unroll
-        for (int i = 0; i < W; ++i) v.v[i] = finished(total[i], e, eb[item * pitch_b + column + i]);
+        for (int i = 0; i < W; ++i) v.v[i] = scale.finished(Sum(total[i]), column_scale_of(eb[item * pitch_b + column + i]));
         result.put<W>(v, item, row, column, true, true);
     }
 }
@@ -347,8 +353,7 @@ struct Product {
 
     // The scale of a column, for `end`.
     __device__ __forceinline__ float column_scale(i64 item, i64 column, i64 chunk) const {
-        const int e = column < n ? eb[(item * chunks + chunk) * pitch_b + column] : 0;
-        return e == NOT_FINITE ? __int_as_float(0x7fc00000) : power(e - (8 * D - 1));
+        return column_scale_of(column < n ? eb[(item * chunks + chunk) * pitch_b + column] : 0);
     }
 };
 
@@ -379,11 +384,11 @@ template <int BM, int BN> struct Work {
 
 #if DITTO_HOPPER
 
-constexpr int BM = 128, BN = D == 2 ? 128 : 96, CONSUMERS = BM / 64;
-constexpr int SIZE_A = D * BM * KB, STAGE = SIZE_A + D * BN * KB;
-constexpr int STAGES = D == 2 ? 6 : 5;
+constexpr int BM = 128, BN = DIGITS == 2 ? 128 : 96, CONSUMERS = BM / 64;
+constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
+constexpr int STAGES = DIGITS == 2 ? 6 : 5;
 
-#if DITTO_D == 2
+#if DITTO_DIGITS == 2
 // s = a b, + s if `keep`, for 64 rows, 128 columns and 32 steps of k.
 __device__ __forceinline__ void multiply(int (&s)[64], u64 a, u64 b, int keep) {
     asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;"
@@ -469,16 +474,16 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
             const Tile w(p, index);
             const int bytes_a = (int)min((i64)BM, p.pitch_a - w.row) * KB, bytes_b = (int)min((i64)BN, p.pitch_b - w.column) * KB;
-            const unsigned char* a = p.a + ((p.item_of_a(w.item) * p.blocks + w.from) * D * p.pitch_a + w.row) * KB;
-            const unsigned char* b = p.b + ((w.item * p.blocks + w.from) * D * p.pitch_b + w.column) * KB;
+            const unsigned char* a = p.a + ((p.item_of_a(w.item) * p.blocks + w.from) * DIGITS * p.pitch_a + w.row) * KB;
+            const unsigned char* b = p.b + ((w.item * p.blocks + w.from) * DIGITS * p.pitch_b + w.column) * KB;
             for (int block = w.from; block < w.to; ++block) {
                 barrier_wait(empty + stage, phase);
                 if (block == w.from) pieces[piece] = w;
                 asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
-                             ::"r"(shared_address(full + stage)), "r"(D * (bytes_a + bytes_b)) : "memory");
+                             ::"r"(shared_address(full + stage)), "r"(DIGITS * (bytes_a + bytes_b)) : "memory");
                 unsigned char* const to = ring + stage * STAGE;
 #pragma unroll
-                for (int d = 0; d < D; ++d) {
+                for (int d = 0; d < DIGITS; ++d) {
                     copy(to + d * BM * KB, a, bytes_a, full + stage);
                     copy(to + SIZE_A + d * BN * KB, b, bytes_b, full + stage);
                     a += p.pitch_a * KB;
@@ -544,7 +549,7 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
 #else
 
 constexpr int BM = 64, BN = 64, STAGES = 3;
-constexpr int SIZE_A = D * BM * KB, STAGE = SIZE_A + D * BN * KB;
+constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
 
 // Thread mapping: 2 by 2 warps with 32 rows and 32 columns each. Shared memory: a ring of STAGES blocks of digits, filled by cp.async
 // STAGES - 1 blocks ahead.
@@ -558,18 +563,18 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, down = warp / 2 * 32, across = warp % 2 * 32;
     for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
         const Tile w(p, index);
-        const unsigned char* const a = p.a + p.item_of_a(w.item) * p.blocks * D * p.pitch_a * KB;
-        const unsigned char* const b = p.b + w.item * p.blocks * D * p.pitch_b * KB;
+        const unsigned char* const a = p.a + p.item_of_a(w.item) * p.blocks * DIGITS * p.pitch_a * KB;
+        const unsigned char* const b = p.b + w.item * p.blocks * DIGITS * p.pitch_b * KB;
         auto fetch = [&](int block) {
-            unsigned char* const to = ring + block % STAGES * STAGE;
+            const unsigned to = shared_address(ring + block % STAGES * STAGE);
             if (block < w.to) {
 #pragma unroll
-                for (int i = threadIdx.x; i < D * (BM + BN) * 4; i += 128) {
-                    const int line = i / 4, g = i % 4, of_a = line < D * BM, l = of_a ? line : line - D * BM;
+                for (int i = threadIdx.x; i < DIGITS * (BM + BN) * 4; i += 128) {
+                    const int line = i / 4, g = i % 4, of_a = line < DIGITS * BM, l = of_a ? line : line - DIGITS * BM;
                     const int d = l / 64, r = l % 64;
                     const i64 pitch = of_a ? p.pitch_a : p.pitch_b, row = min((i64)(of_a ? w.row : w.column) + r, pitch - 1);
-                    const unsigned char* from = (of_a ? a : b) + (((i64)block * D + d) * pitch + row) * KB + g * 16;
-                    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to + line * KB + g * 16)), "l"(from) : "memory");
+                    const unsigned char* from = (of_a ? a : b) + (((i64)block * DIGITS + d) * pitch + row) * KB + g * 16;
+                    copy_16(to + line * KB + g * 16, from);
                 }
             }
             asm volatile("cp.async.commit_group;" ::: "memory");
@@ -585,26 +590,7 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
                 __syncthreads();
                 fetch(block + STAGES - 1);
                 const unsigned from = shared_address(ring + block % STAGES * STAGE);
-#pragma unroll
-                for (int step = 0; step < KB / 32; ++step) {
-                    unsigned fa[D][2][4], fb[D][2][4];
-                    auto at = [&](unsigned tile, int row, int group) { return tile + row * KB + (group ^ (row >> 1 & 3)) * 16; };
-#pragma unroll
-                    for (int d = 0; d < D; ++d)
-#pragma unroll
-                        for (int h = 0; h < 2; ++h) {
-                            // Of A: rows 0-7 and 8-15 of the first 16 steps, then of the others. Of B: columns 0-7 of both, then 8-15.
-                            load_tiles(fa[d][h], at(from + d * BM * KB, down + h * 16 + lane % 16, step * 2 + lane / 16));
-                            load_tiles(fb[d][h], at(from + SIZE_A + d * BN * KB, across + h * 16 + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
-                        }
-                    all_pairs([&](int i, int j, int weight) {
-#pragma unroll
-                        for (int h = 0; h < 2; ++h)
-#pragma unroll
-                            for (int g = 0; g < 4; ++g)
-                                multiply(&sums[h][weight][g * 4], fa[i][h], fb[j][g / 2][g % 2 * 2], fb[j][g / 2][g % 2 * 2 + 1]);
-                    });
-                }
+                multiply_block<BM, BN>(sums, from, from + SIZE_A, down, across);
             }
 #pragma unroll
             for (int h = 0; h < 2; ++h) {

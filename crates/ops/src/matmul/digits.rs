@@ -3,6 +3,7 @@
 
 use crate::fused::EpilogueCode;
 use crate::matmul::plan::{BANDWIDTH, CLOCK, LAUNCH, MAX_X, Problem, clamp, defines};
+use crate::workspace::Workspace;
 use crate::{CudaRun, Gpu, Known, known};
 use dittograd_device::cuda::{Args, Source};
 use dittograd_numerics::digits::{DIGIT_CHUNK, Digits, LEAST_EXPONENT};
@@ -23,11 +24,6 @@ const THREADS: u32 = 256;
 
 /// Terms of a contiguous row that a warp holds. Up to eight warps share a row.
 const WARP_TERMS: usize = 1024;
-
-/// Programs that may run side by side on a GPU. A multiprocessor has two blocks of the kernel that makes digits. Those that wait for each
-/// other take at most a quarter of all, and a program has one such kernel under way at a time ([`Op::blocks_wait`](crate::Op::blocks_wait)), so that
-/// every block that is waited for finds a place.
-const PROGRAMS: usize = 4;
 
 /// The most splits of k, and the fewest blocks of digits in one.
 const MOST_SPLITS: usize = 16;
@@ -142,51 +138,48 @@ impl DigitsPlan {
         let most = if chunks > 1 { 1 } else { (blocks / LEAST_BLOCKS).clamp(1, MOST_SPLITS) };
         let time = |splits: &usize| tile.time(p, *splits, gpu.sm_count);
         let splits = (1..=most).min_by(|a, b| time(a).total_cmp(&time(b))).unwrap_or(1);
-        let mut words = 0;
-        // Everything begins at a multiple of 256 bytes.
-        let mut take = |n: usize| {
-            let at = words;
-            words += n.next_multiple_of(64);
-            at
-        };
+        let mut space = Workspace::default();
         let strided = [p.ta, !p.tb];
         let warps = p.k.min(DIGIT_CHUNK).div_ceil(WARP_TERMS).next_power_of_two().min(8);
         // Of A, and of B.
         let counts = [if p.shares_a { p.batch.min(1) } else { p.batch }, p.batch];
         let strips = [p.m, p.n].map(|rows| rows.div_ceil(32));
         if strided.contains(&true) {
-            take(1);
+            space.take(1);
         }
         let zeroed = [0, 1].map(|i| match strided[i] {
-            true => [take(counts[i] * chunks * [p.m, p.n][i]), take(counts[i] * chunks * strips[i])],
+            true => {
+                [counts[i] * chunks * [p.m, p.n][i], counts[i] * chunks * strips[i]].map(|n| space.take(n))
+            }
             false => [0; 2],
         });
-        let zeros = take(0);
+        let zeros = space.words();
         let mut operand = |i: usize| {
             let rows = [p.m, p.n][i];
             let pitch = rows.next_multiple_of(8);
             let spans = (blocks * BLOCK).min(DIGIT_CHUNK).div_ceil(SPAN);
-            let parts = spans.min(2 * gpu.sm_count as usize / PROGRAMS).max(1);
+            // A multiprocessor has two blocks of this kernel: those that wait for each other take at most half of the GPU.
+            let parts = spans.min(gpu.sm_count as usize).max(1);
             let each = if strided[i] { strips[i] * parts } else { pitch.div_ceil(8 / warps) };
             Operand {
                 rows,
                 pitch,
                 parts,
                 places: each * counts[i] * chunks,
-                digits: take(counts[i] * blocks * digits.count() * pitch * BLOCK / 4),
-                exponents: take(counts[i] * chunks * pitch),
+                digits: space.take(counts[i] * blocks * digits.count() * pitch * BLOCK / 4),
+                exponents: space.take(counts[i] * chunks * pitch),
                 maxima: zeroed[i][0],
                 arrived: zeroed[i][1],
             }
         };
         let operands = [operand(0), operand(1)];
-        let sums = take(if splits > 1 { splits * p.outputs() * 2 } else { 0 });
+        let sums = space.take(if splits > 1 { splits * p.outputs() * 2 } else { 0 });
         // Neighbours at a time, along an axis of this length.
         let whole = |length: usize, by: usize| usize::from(p.aligned && length.is_multiple_of(by));
         let (d, pairs) = (digits.count(), whole(p.n, 2));
         let convert = defines(&[
             ("PART", 0),
-            ("D", d),
+            ("DIGITS", d),
             ("TA", usize::from(p.ta)),
             ("TB", usize::from(p.tb)),
             ("VA", whole(if p.ta { p.m } else { p.k }, 4)),
@@ -196,13 +189,13 @@ impl DigitsPlan {
         let bias = usize::from(p.has_bias);
         let product_defines = defines(&[
             ("PART", 1),
-            ("D", d),
+            ("DIGITS", d),
             ("VC", pairs),
             ("BIAS", if splits > 1 { 0 } else { bias }),
             ("SPLIT", usize::from(splits > 1)),
             ("HOPPER", usize::from(gpu.hopper)),
         ]);
-        let reduce_defines = defines(&[("PART", 2), ("D", d), ("VC", pairs), ("BIAS", bias)]);
+        let reduce_defines = defines(&[("PART", 2), ("DIGITS", d), ("VC", pairs), ("BIAS", bias)]);
         let places = gpu.sm_count as usize * tile.resident;
         DigitsPlan {
             convert: source(&convert, None),
@@ -216,7 +209,7 @@ impl DigitsPlan {
             splits,
             zeros,
             sums,
-            workspace: words,
+            workspace: space.words(),
             tile,
             product_defines,
             reduce_defines,

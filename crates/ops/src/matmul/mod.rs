@@ -62,16 +62,18 @@ impl Problem {
         Digits::of_product(numerics, self.m, self.n, self.k).filter(|_| self.tensor)
     }
 
-    /// Whether blocks of its kernels wait for each other: those that share the terms of rows that are not contiguous.
-    pub(crate) fn blocks_wait(&self, numerics: Numerics) -> bool {
-        (self.ta || !self.tb) && self.digits(numerics).is_some()
+    /// Words that it needs on a GPU.
+    pub(crate) fn gpu_workspace(&self, gpu: &Gpu) -> usize {
+        match self.digits(gpu.numerics) {
+            _ if self.batch * self.m * self.n == 0 => 0,
+            None => planned(self, gpu).plan.workspace,
+            Some(digits) => digits::planned(self, digits, gpu).workspace,
+        }
     }
 
     pub(crate) fn workspace(&self, device: &Device) -> usize {
         match (device.as_cuda(), self.digits(device.numerics())) {
-            (Some(_), _) if self.batch * self.m * self.n == 0 => 0,
-            (Some(cuda), None) => planned(self, &Gpu::of(cuda)).plan.workspace,
-            (Some(cuda), Some(digits)) => digits::planned(self, digits, &Gpu::of(cuda)).workspace,
+            (Some(cuda), _) => self.gpu_workspace(&Gpu::of(cuda)),
             (None, None) => self.gemm.scratch_len(device.threads()),
             (None, Some(digits)) => self.gemm.digits_scratch_len(digits),
         }
@@ -271,10 +273,6 @@ macro_rules! product_op {
                 let p = self.of(ins)?;
                 let all = [p.batch, p.m, p.n];
                 Ok(Meta::f32(Shape::new(if $batched { &all } else { &all[1..] })?))
-            }
-
-            fn blocks_wait(&self, ins: &[Meta], numerics: Numerics) -> bool {
-                self.of(ins).is_ok_and(|p| p.blocks_wait(numerics))
             }
 
             fn workspace(&self, ins: &[Meta], device: &Device) -> usize {

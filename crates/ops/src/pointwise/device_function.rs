@@ -36,7 +36,8 @@ pub(crate) fn scalar_function(name: &str, program: &Pointwise, constants: Consta
     let inputs = (0..program.inputs()).map(|i| format!("float x{i}"));
     let parameters: Vec<String> = inputs.chain(constants.parameters(program)).collect();
     format!(
-        "__device__ __forceinline__ float {name}({}) {{\n{}return y0;\n}}\n",
+        "{}__device__ __forceinline__ float {name}({}) {{\n{}return y0;\n}}\n",
+        program.cuda_functions(),
         parameters.join(", "),
         constants.body(program)
     )
@@ -50,7 +51,8 @@ pub fn array_function(name: &str, program: &Pointwise, constants: Constants) -> 
         format!("float (&y)[{}]", program.outputs().max(1)),
     ];
     let parameters: Vec<String> = arrays.into_iter().chain(constants.parameters(program)).collect();
-    let mut t = format!("__device__ __forceinline__ void {name}({}) {{\n", parameters.join(", "));
+    let mut t = program.cuda_functions();
+    let _ = writeln!(t, "__device__ __forceinline__ void {name}({}) {{", parameters.join(", "));
     for i in (0..program.inputs()).filter(|&i| program.reads()[i]) {
         let _ = writeln!(t, "const float x{i} = x[{i}];");
     }

@@ -7,12 +7,13 @@
 mod tests;
 
 use dittograd_device::cpu::simd::{Simd, simd_fn};
-use dittograd_numerics::scalar::{Real, signed};
+use dittograd_numerics::scalar::{Real, Special, signed};
 use dittograd_numerics::{environment, functions};
 use std::cell::RefCell;
 use std::fmt::Write;
 use std::hash::{Hash, Hasher};
 use std::ops::{Add, Div, Mul, Neg, Sub};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The most elements of a block of the CPU evaluator.
 pub(crate) const MAX_BLOCK: usize = 2048;
@@ -22,6 +23,9 @@ const CACHE: usize = 8192;
 
 /// Registers (inputs not counted, constants counted) a program may need at once.
 const SLOTS: usize = 24;
+
+/// Inputs a program may have.
+const MAX_INPUTS: usize = 16;
 
 /// Results a program may have.
 pub(crate) const MAX_RESULTS: usize = 4;
@@ -59,6 +63,24 @@ macro_rules! with_instrs {
             WhereGt(a, b, c, d) = Real::where_gt(a, b, c, d), "({0} > {1} ? {2} : {3})";
             WhereLe(a, b, c, d) = Real::where_le(a, b, c, d), "({0} <= {1} ? {2} : {3})";
             WhereEq(a, b, c, d) = Real::where_eq(a, b, c, d), "({0} == {1} ? {2} : {3})";
+            Sinh(a) = Real::special(a, Special::Sinh), "ditto_sinh({0})";
+            Cosh(a) = Real::special(a, Special::Cosh), "ditto_cosh({0})";
+            Exp2(a) = Real::special(a, Special::Exp2), "ditto_exp2({0})";
+            Log2(a) = Real::special(a, Special::Log2), "ditto_log2({0})";
+            Log10(a) = Real::special(a, Special::Log10), "ditto_log10({0})";
+            Erfc(a) = Real::special(a, Special::Erfc), "ditto_erfc({0})";
+            Erfcx(a) = Real::special(a, Special::Erfcx), "ditto_erfcx({0})";
+            Erfinv(a) = Real::special(a, Special::Erfinv), "ditto_erfinv({0})";
+            Ndtri(a) = Real::special(a, Special::Ndtri), "ditto_ndtri({0})";
+            Lgamma(a) = Real::special(a, Special::Lgamma), "ditto_lgamma({0})";
+            Digamma(a) = Real::special(a, Special::Digamma), "ditto_digamma({0})";
+            Trigamma(a) = Real::special(a, Special::Trigamma), "ditto_trigamma({0})";
+            I0(a) = Real::special(a, Special::I0), "ditto_i0({0})";
+            I0e(a) = Real::special(a, Special::I0e), "ditto_i0e({0})";
+            I1(a) = Real::special(a, Special::I1), "ditto_i1({0})";
+            I1e(a) = Real::special(a, Special::I1e), "ditto_i1e({0})";
+            Atan2(a, b) = Real::atan2(a, b), "ditto_atan2({0}, {1})";
+            Fmod(a, b) = Real::fmod(a, b), "ditto_fmod({0}, {1})";
         }
     };
 }
@@ -148,6 +170,24 @@ fn next<R: Real>(args: &mut impl Iterator<Item = R>) -> R {
 
 with_instrs!(instructions);
 
+macro_rules! special_instructions {
+    ($($name:ident)*) => {
+        impl Instr {
+            /// The instruction of a less common function.
+            fn of(f: Special) -> Instr {
+                match f { $(Special::$name => Instr::$name,)* }
+            }
+
+            /// The less common function that it is, if it is one.
+            fn special(self) -> Option<Special> {
+                match self { $(Instr::$name => Some(Special::$name),)* _ => None }
+            }
+        }
+    };
+}
+
+special_instructions! { Sinh Cosh Exp2 Log2 Log10 Erfc Erfcx Erfinv Ndtri Lgamma Digamma Trigamma I0 I0e I1 I1e }
+
 /// Where an instruction reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reg {
@@ -209,37 +249,77 @@ pub struct Pointwise {
 
 #[derive(Default)]
 struct Builder {
+    /// Number of the formula that is being traced; 0 if none is.
+    formula: u64,
     consts: Vec<f32>,
     steps: Vec<Step>,
+    /// Whether a value of another formula was read.
+    foreign: bool,
+}
+
+impl Builder {
+    fn new() -> Builder {
+        static FORMULAS: AtomicU64 = AtomicU64::new(1);
+        Builder { formula: FORMULAS.fetch_add(1, Ordering::Relaxed), ..Builder::default() }
+    }
+
+    fn constant(&mut self, x: f32) -> Reg {
+        let at = self.consts.iter().position(|k| k.to_bits() == x.to_bits()).unwrap_or_else(|| {
+            self.consts.push(x);
+            self.consts.len() - 1
+        });
+        Reg::Const(at as u16)
+    }
+
+    /// Where a value is in this program. A constant of another formula is made here too; any other value of it counts as NaN.
+    fn reg(&mut self, e: Expr) -> Reg {
+        match e.constant {
+            _ if e.formula == self.formula => e.reg,
+            Some(x) => self.constant(x),
+            None => {
+                self.foreign = true;
+                self.constant(f32::NAN)
+            }
+        }
+    }
 }
 
 thread_local! {
     static BUILDER: RefCell<Builder> = RefCell::default();
 }
 
-/// A value inside a program being built. Arithmetic on it appends steps; equal steps are shared.
+/// A value inside a program being built. Arithmetic on it appends steps; equal steps are shared. Constants serve in any formula,
+/// other values only in theirs.
 #[derive(Clone, Copy, Debug)]
-pub struct Expr(Reg);
+pub struct Expr {
+    reg: Reg,
+    /// The formula that it is a value of, 0 if it was made outside of all.
+    formula: u64,
+    constant: Option<f32>,
+}
 
 impl Expr {
-    fn inputs(count: usize) -> Vec<Expr> {
-        (0..count).map(|i| Expr(Reg::In(i as u16))).collect()
+    fn inputs(count: usize, formula: u64) -> Vec<Expr> {
+        (0..count).map(|i| Expr { reg: Reg::In(i as u16), formula, constant: None }).collect()
     }
 }
 
 fn push(instr: Instr, args: &[Expr]) -> Expr {
-    let first = args[0].0;
-    let mut regs = [first; 4];
-    for (r, a) in regs.iter_mut().zip(args) {
-        *r = a.0;
-    }
-    let step = Step { instr, args: regs };
     BUILDER.with_borrow_mut(|b| {
+        let formula = b.formula;
+        if formula == 0 {
+            return Expr { reg: Reg::Step(0), formula, constant: None };
+        }
+        let mut regs = [b.reg(args[0]); 4];
+        for (r, a) in regs.iter_mut().zip(args) {
+            *r = b.reg(*a);
+        }
+        let step = Step { instr, args: regs };
         let at = b.steps.iter().position(|s| *s == step).unwrap_or_else(|| {
             b.steps.push(step);
             b.steps.len() - 1
         });
-        Expr(Reg::Step(at as u16))
+        Expr { reg: Reg::Step(at as u16), formula, constant: None }
     })
 }
 
@@ -283,11 +363,8 @@ impl Real for Expr {
     fn c(x: f64) -> Expr {
         let x = x as f32;
         BUILDER.with_borrow_mut(|b| {
-            let at = b.consts.iter().position(|k| k.to_bits() == x.to_bits()).unwrap_or_else(|| {
-                b.consts.push(x);
-                b.consts.len() - 1
-            });
-            Expr(Reg::Const(at as u16))
+            let reg = if b.formula == 0 { Reg::Const(0) } else { b.constant(x) };
+            Expr { reg, formula: b.formula, constant: Some(x) }
         })
     }
     recorded! {
@@ -308,8 +385,13 @@ impl Real for Expr {
         floor Floor();
         round Round();
         pow Pow(b);
+        atan2 Atan2(b);
+        fmod Fmod(b);
         max Max(b);
         min Min(b);
+    }
+    fn special(self, f: Special) -> Expr {
+        push(Instr::of(f), &[self])
     }
     fn where_gt(a: Expr, b: Expr, x: Expr, y: Expr) -> Expr {
         push(Instr::WhereGt, &[a, b, x, y])
@@ -323,18 +405,27 @@ impl Real for Expr {
 }
 
 impl Pointwise {
-    /// The program of `f`, which gets its inputs and returns its results.
+    /// The program of `f`, which gets its inputs and returns its results. A value of another formula, unless it is a constant,
+    /// counts as NaN.
     pub fn trace(inputs: usize, f: impl FnOnce(&[Expr]) -> Vec<Expr>) -> Pointwise {
+        Pointwise::trace_own(inputs, f).0
+    }
+
+    /// The program of `f` as by [`Pointwise::trace`], and whether all values it uses are its own.
+    pub(crate) fn trace_own(inputs: usize, f: impl FnOnce(&[Expr]) -> Vec<Expr>) -> (Pointwise, bool) {
         let _strict = environment::enter();
         // A formula that itself builds a program must not see this one's steps.
-        let outer = BUILDER.take();
-        let outputs = f(&Expr::inputs(inputs));
+        let builder = Builder::new();
+        let ins = Expr::inputs(inputs, builder.formula);
+        let outer = BUILDER.replace(builder);
+        let outputs = f(&ins);
         Pointwise::built(inputs, &outputs, BUILDER.replace(outer))
     }
 
     /// The program that a builder holds. Apart from `trace`, so that it is not compiled again for every formula.
-    fn built(inputs: usize, outputs: &[Expr], built: Builder) -> Pointwise {
-        Pointwise::finish(inputs, built.consts, built.steps, outputs.iter().map(|e| e.0).collect())
+    fn built(inputs: usize, outputs: &[Expr], mut built: Builder) -> (Pointwise, bool) {
+        let outputs = outputs.iter().map(|e| built.reg(*e)).collect();
+        (Pointwise::finish(inputs, built.consts, built.steps, outputs), !built.foreign)
     }
 
     /// The program that passes its inputs through.
@@ -426,20 +517,68 @@ impl Pointwise {
         self.slot_count = busy_until.len();
     }
 
-    /// Whether the CPU evaluator has enough registers for it; fusion stops where this ends.
-    pub fn fits(&self) -> bool {
+    /// Whether the CPU evaluator has enough registers for it.
+    pub(crate) fn has_registers(&self) -> bool {
         self.slot_count + self.consts.len() <= SLOTS
-            && self.inputs <= 16
+    }
+
+    /// Whether a kernel of it alone has room for its registers, inputs and results; fusion stops where this ends.
+    pub fn fits(&self) -> bool {
+        self.inputs <= MAX_INPUTS && self.fits_dense()
+    }
+
+    /// Whether it fits once inputs that it does not read are left out.
+    fn fits_dense(&self) -> bool {
+        self.has_registers()
+            && self.reads.iter().filter(|read| **read).count() <= MAX_INPUTS
             && (1..=MAX_RESULTS).contains(&self.outputs.len())
+    }
+
+    /// Programs of one result each, and one that has this program's results of them. The inputs of each are this program's, then the
+    /// results of those before it. All fit; if there is no such way, the last one does not.
+    pub(crate) fn split(self) -> (Vec<Pointwise>, Pointwise) {
+        let (mut parts, mut rest) = (Vec::new(), self);
+        while !rest.fits_dense() {
+            // The step of which a program of its own leaves the fewest steps here.
+            let cut = (0..rest.steps.len()).filter_map(|step| {
+                let part = rest.until(step);
+                part.fits_dense().then(|| (part, rest.after(step)))
+            });
+            let Some((part, left)) = cut.min_by_key(|(_, left)| left.steps.len()) else { break };
+            parts.push(part);
+            rest = left;
+        }
+        (parts, rest)
+    }
+
+    /// The program of one step's result.
+    fn until(&self, step: usize) -> Pointwise {
+        let result = vec![Reg::Step(step as u16)];
+        Pointwise::finish(self.inputs, self.consts.clone(), self.steps[..=step].to_vec(), result)
+    }
+
+    /// This program with one more input, which a step's result is read from.
+    fn after(&self, step: usize) -> Pointwise {
+        let (from, to) = (Reg::Step(step as u16), Reg::In(self.inputs as u16));
+        let (mut steps, mut outputs) = (self.steps.clone(), self.outputs.clone());
+        let regs = steps.iter_mut().flat_map(|s| &mut s.args).chain(&mut outputs);
+        regs.filter(|reg| **reg == from).for_each(|reg| *reg = to);
+        Pointwise::finish(self.inputs + 1, self.consts.clone(), steps, outputs)
     }
 
     /// About how many of the simplest instructions take as long as one element of it.
     #[doc(hidden)]
     pub fn weight(&self) -> usize {
-        use Instr::{Cos, Decay, Div, Erf, Exp, Expm1, Log, Log1p, Pow, Sigmoid, Sin, Softplus, Sqrt, Tanh};
+        use Instr::{
+            Atan2, Cos, Decay, Div, Erf, Exp, Expm1, Fmod, Log, Log1p, Pow, Sigmoid, Sin, Softplus, Sqrt,
+            Tanh,
+        };
         let of = |s: &Step| match s.instr {
             Div | Sqrt => 8,
             Exp | Decay | Expm1 | Log | Log1p | Tanh | Sigmoid | Softplus | Sin | Cos | Erf | Pow => 24,
+            Atan2 => 48,
+            Fmod => 96,
+            instr if instr.special().is_some() => 48,
             _ => 1,
         };
         self.steps.iter().map(of).sum()
@@ -550,6 +689,14 @@ impl Pointwise {
         text
     }
 
+    /// CUDA functions that [`Pointwise::cuda`] calls and the common text does not have.
+    pub(crate) fn cuda_functions(&self) -> String {
+        let mut called: Vec<Instr> = self.steps.iter().map(|s| s.instr).collect();
+        called.sort_unstable();
+        called.dedup();
+        called.iter().filter_map(|i| functions::cuda_special_text(&i.name().to_lowercase())).collect()
+    }
+
     /// CUDA statements that compute the results from variables `x0…` (inputs) and `k0…` (constants)
     /// into variables `y0…`.
     pub fn cuda(&self) -> String {
@@ -580,6 +727,9 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
     let c = |x: f64| R::c(x);
     let one = |x: R| [Some(x), None, None, None];
     let two = |[x, y]: [R; 2]| [Some(x), Some(y), None, None];
+    if let Some(f) = instr.special() {
+        return one(g * f.slope(a, y));
+    }
     match instr {
         Instr::Neg => one(-g),
         Instr::Abs => one(signed(a, g)),
@@ -600,6 +750,8 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
         Instr::Mul => [Some(g * b), Some(g * a), None, None],
         Instr::Div => two(by_quotient(b, y, g)),
         Instr::Pow => two(by_power(a, b, y, g)),
+        Instr::Atan2 => two(by_angle(a, b, g)),
+        Instr::Fmod => two([g, -(g * ((a - y) / b).round())]),
         Instr::Max => two(by_larger(a, b, g)),
         // The smaller of two is the larger one's mirror image.
         Instr::Min => two(by_larger(b, a, g)),
@@ -616,7 +768,30 @@ fn derivative<R: Real>(instr: Instr, args: [R; 4], y: R, g: R) -> [Option<R>; 4]
             let zero = c(0.0);
             [None, None, Some(R::where_eq(a, b, g, zero)), Some(R::where_eq(a, b, zero, g))]
         }
+        // Handled above.
+        _ => [None; 4],
     }
+}
+
+/// The whole number towards zero; the sign of zero is kept.
+#[doc(hidden)]
+pub fn truncated<R: Real>(x: R) -> R {
+    R::where_gt(R::c(0.0), x, -((-x).floor()), x.floor())
+}
+
+/// Gradients of the angle of the point (x, y) by y and x: `x / (x^2 + y^2)` and `-y / (x^2 + y^2)`, without the squares,
+/// which might overflow. At the origin and at infinity both are 0.
+pub(crate) fn by_angle<R: Real>(y: R, x: R, g: R) -> [R; 2] {
+    let zero = R::c(0.0);
+    let (inf, larger) = (R::c(f64::INFINITY), x.abs().max(y.abs()));
+    let (p, q) = (x / larger, y / larger);
+    let square = p.fma(p, q * q);
+    let over = g / larger / square;
+    let slope = |part: R| {
+        let finite = R::where_eq(over.abs(), inf, g / square * part / larger, over * part);
+        R::where_eq(larger, zero, zero, R::where_eq(larger, inf, zero, finite))
+    };
+    [slope(p), -slope(q)]
 }
 
 /// Gradients of the larger of `a` and `b`: all to the larger, halves on a tie, all to both where one is NaN.
@@ -637,12 +812,11 @@ pub(crate) fn by_quotient<R: Real>(b: R, y: R, g: R) -> [R; 2] {
     [by_above, -by_below]
 }
 
-/// Gradients of the power `y = a^b`. A zero exponent has no slope in `a`, a base that is not positive none in `b`.
+/// Gradients of the power `y = a^b`. A zero exponent has no slope in `a`, a base that is not positive none in `b`, unless the power is NaN.
 pub(crate) fn by_power<R: Real>(a: R, b: R, y: R, g: R) -> [R; 2] {
     let zero = R::c(0.0);
     let by_base = R::where_eq(b, zero, zero, g * (b * a.pow(b - R::c(1.0))));
-    // No slope, but for an exponent that is NaN.
-    let none = R::where_eq(b, b, zero, b);
+    let none = R::where_eq(y, y, zero, y);
     [by_base, R::where_le(a, zero, none, g * (y * a.log()))]
 }
 

@@ -46,7 +46,12 @@ impl Map {
     pub fn of(ins: &[Meta], f: impl FnOnce(&[Expr]) -> Expr) -> Result<Map> {
         let shape = ins.iter().try_fold(Shape::SCALAR, |all, m| all.broadcast(&m.shape));
         let shape = shape.map_err(|e| Error::new(Self::NAME, e.kind().clone()))?;
-        Ok(Map::new(Pointwise::trace(ins.len(), |v| vec![f(v)]), shape))
+        let (program, own) = Pointwise::trace_own(ins.len(), |v| vec![f(v)]);
+        if !own {
+            let why = "uses a value of another formula; make all but constants inside of the closure";
+            return Err(Error::argument(Self::NAME, "f", why));
+        }
+        Ok(Map::new(program, shape))
     }
 }
 

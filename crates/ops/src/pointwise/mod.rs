@@ -7,24 +7,27 @@
 pub mod device_function;
 pub mod expression;
 pub mod map;
-mod record;
+pub(crate) mod record;
 
 pub use map::Map;
 pub use record::record_pointwise;
 #[cfg(feature = "cases")]
 mod cases;
 
-use crate::pointwise::expression::{Expr, Pointwise, by_larger, by_power, by_quotient, by_root};
+use crate::pointwise::expression::{
+    Expr, Pointwise, by_angle, by_larger, by_power, by_quotient, by_root, truncated,
+};
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Known, Op, Recorder, Val, known, layout,
 };
 use dittograd_device::cuda::Source;
 use dittograd_device::{DType, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
-use dittograd_numerics::scalar::{Real, Scalar, signed};
+use dittograd_numerics::scalar::{Real, Scalar, Special, nonzero, polynomial, signed};
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 use record::Recordable;
+use std::f64::consts::PI;
 use std::sync::Arc;
 
 /// What a row of the table provides.
@@ -227,6 +230,63 @@ fn by_winner<R: Real>(a: R, b: R, numbers: [R; 2], g: R) -> [R; 2] {
     [R::where_eq(b, b, R::where_eq(a, a, to_a, zero), g), R::where_eq(b, b, R::where_eq(a, a, to_b, g), zero)]
 }
 
+/// `-f(|x|)` where `x` is negative, `f(|x|)` where it is positive; `x` where it is zero.
+fn odd<R: Real>(x: R, f: impl Fn(R) -> R) -> R {
+    let (zero, v) = (R::c(0.0), f(x.abs()));
+    R::where_gt(zero, x, -v, R::where_eq(x, zero, x, v))
+}
+
+/// `sqrt(1 - x^2)`, accurate near both ends.
+fn leg<R: Real>(x: R) -> R {
+    ((R::c(1.0) - x) * (R::c(1.0) + x)).sqrt()
+}
+
+/// `ln(2 x)` from a number on whose square might overflow, else `ln(1 + small)`.
+fn log_of_sum<R: Real>(x: R, small: R) -> R {
+    let large = R::c(1e9);
+    let more = R::where_gt(x, large, R::c(std::f64::consts::LN_2), R::c(0.0));
+    R::where_gt(x, large, x, small).log1p() + more
+}
+
+/// Negative where `x` is, and at -0; never zero.
+fn sign_of<R: Real>(x: R) -> R {
+    R::where_eq(x, R::c(0.0), R::c(1.0) / x, x)
+}
+
+/// `sin(x) / x`, 1 where `x` is zero.
+fn sine_ratio<R: Real>(x: R) -> R {
+    R::where_eq(x, R::c(0.0), R::c(1.0), x.sin() / nonzero(x))
+}
+
+/// `f(pi x)` of the sine or cosine, by what `x` is beside the nearest whole number: `pi x` itself has a rounding error, which grows with x.
+fn of_half_turns<R: Real>(x: R, f: impl Fn(R) -> R) -> R {
+    let whole = x.round();
+    let odd = whole - R::c(2.0) * (whole * R::c(0.5)).floor();
+    let value = f((x - whole) * R::c(PI));
+    R::where_gt(odd, R::c(0.5), -value, value)
+}
+
+/// The gradient of `y = sin(a) / a` by `a`, whose cosine is given. Up to 1 it is a series, as the terms of the other form cancel there.
+fn sine_ratio_slope<R: Real>(a: R, cosine: R, y: R, g: R) -> R {
+    let (one, square) = (R::c(1.0), a * a);
+    let series =
+        [-1.0 / 3.0, 1.0 / 30.0, -1.0 / 840.0, 1.0 / 45360.0, -1.0 / 3_991_680.0, 1.0 / 518_918_400.0];
+    let far = R::where_gt(a.abs(), one, a, one);
+    let over = g / far;
+    R::where_gt(a.abs(), one, over * cosine - over * y, g * (a * polynomial(square, &series)))
+}
+
+/// The gradient of `ln(x / (1 - x))`: infinite at 0 and 1, NaN where there is no value.
+fn log_odds_slope<R: Real>(x: R, g: R) -> R {
+    let zero = R::c(0.0);
+    let rest = R::c(1.0) - x;
+    let odds = x / rest;
+    let [by_part, by_rest] = by_quotient(rest, odds, g / odds);
+    let both = x * rest;
+    let end = R::where_eq(both, zero, g / both.abs(), R::c(f64::NAN));
+    R::where_gt(both, zero, by_part - by_rest, end)
+}
+
 const INF: f32 = f32::INFINITY;
 
 const NAN: f32 = f32::NAN;
@@ -323,7 +383,8 @@ rows! { $
 
     /// `x` where positive, else `alpha * (e^x - 1)`.
     elu Elu { alpha = 1.5 } (x) = R::where_gt(x, R::c(0.0), x, alpha * x.expm1()),
-        d(y, g) = [R::where_gt(x, R::c(0.0), g, g * (alpha * x.exp()))],
+        // The branch that is not taken must not overflow: its slope times 0 would be NaN in the second gradient.
+        d(y, g) = [R::where_gt(x, R::c(0.0), g, g * (alpha * R::where_gt(x, R::c(0.0), R::c(0.0), x).exp()))],
         on [WIDE], at [[0.0] = 0.0, [200.0] = 200.0, [-INF] = -1.5, [NAN] = NAN];
 
     /// `1 / x`.
@@ -444,7 +505,8 @@ rows! { $
     fmin Fmin {} (a, b) = R::where_gt(b, a, a, R::where_eq(b, b, b, a)), d(y, g) = by_winner(a, b, by_larger(b, a, g), g),
         on [WIDE, WIDE], at [[NAN, 1.0] = 1.0, [1.0, NAN] = 1.0, [NAN, NAN] = NAN, [INF, 2.0] = 2.0, [NAN, INF] = INF];
 
-    /// `a^b`. A zero exponent has no slope in `a`; a base that is not positive has none in `b`.
+    /// `a^b`. A zero exponent has no slope in `a`; a base that is not positive has none in `b`, unless the power
+    /// is NaN.
     pow Pow {} (a, b) = a.pow(b),
         d(y, g) = by_power(a, b, y, g), on [POSITIVE, (-3.0, 3.0)],
         at [[NAN, 0.0] = 1.0, [-2.0, 3.0] = -8.0, [-2.0, 0.5] = NAN, [0.0, -1.0] = INF, [2.0, 10.0] = 1024.0];
@@ -494,6 +556,181 @@ rows! { $
         on [WIDE, (-6.0, 1.0), (-1.0, 6.0)],
         at [[3.0, -1.0, 1.0] = 1.0, [-3.0, -1.0, 1.0] = -1.0, [0.5, 2.0, 1.0] = 1.0, [3.0, 2.0, 1.0] = 1.0,
             [NAN, 0.0, 1.0] = NAN, [0.5, NAN, 1.0] = NAN, [0.5, 0.0, NAN] = NAN, [-0.5, 0.0, NAN] = NAN];
+
+    /// Tangent of radians, `sin(x) / cos(x)`.
+    tan Tan {} (x) = x.sin() / x.cos(), d(y, g) = [g * y.fma(y, R::c(1.0))], on [(-1.4, 1.4)],
+        at [[0.0] = 0.0, [-0.0] = -0.0, [INF] = NAN, [NAN] = NAN];
+
+    /// Arc tangent, from -pi/2 to pi/2.
+    #[doc(alias = "arctan")]
+    atan Atan {} (x) = x.atan2(R::c(1.0)), d(y, g) = [g / x.fma(x, R::c(1.0))], on [WIDE],
+        at [[0.0] = 0.0, [-0.0] = -0.0, [1e-40] = 1e-40, [INF] = std::f32::consts::FRAC_PI_2, [NAN] = NAN];
+
+    /// Arc sine, NaN outside -1 to 1.
+    #[doc(alias = "arcsin")]
+    asin Asin {} (x) = x.atan2(leg(x)), d(y, g) = [g / leg(x)], on [(-0.95, 0.95)],
+        at [[0.0] = 0.0, [-0.0] = -0.0, [1.0] = std::f32::consts::FRAC_PI_2, [-1.5] = NAN, [NAN] = NAN];
+
+    /// Arc cosine, NaN outside -1 to 1.
+    #[doc(alias = "arccos")]
+    acos Acos {} (x) = leg(x).atan2(x), d(y, g) = [-(g / leg(x))], on [(-0.95, 0.95)],
+        at [[1.0] = 0.0, [0.0] = std::f32::consts::FRAC_PI_2, [-1.0] = std::f32::consts::PI, [1.5] = NAN, [NAN] = NAN];
+
+    /// Hyperbolic sine.
+    sinh Sinh {} (x) = x.special(Special::Sinh), d(y, g) = [g * Special::Sinh.slope(x, y)], on [WIDE],
+        at [[0.0] = 0.0, [-0.0] = -0.0, [-INF] = -INF, [NAN] = NAN];
+
+    /// Hyperbolic cosine.
+    cosh Cosh {} (x) = x.special(Special::Cosh), d(y, g) = [g * Special::Cosh.slope(x, y)], on [WIDE],
+        at [[0.0] = 1.0, [-INF] = INF, [NAN] = NAN];
+
+    /// Inverse hyperbolic sine.
+    #[doc(alias = "arcsinh")]
+    asinh Asinh {} (x) = odd(x, |a| log_of_sum(a, a + a * a / (R::c(1.0) + a.fma(a, R::c(1.0)).sqrt()))),
+        d(y, g) = [g / x.fma(x, R::c(1.0)).sqrt()], on [WIDE],
+        at [[0.0] = 0.0, [-0.0] = -0.0, [1e-20] = 1e-20, [INF] = INF, [-INF] = -INF, [NAN] = NAN];
+
+    /// Inverse hyperbolic cosine, NaN below 1.
+    #[doc(alias = "arccosh")]
+    acosh Acosh {} (x) = { let t = x - R::c(1.0); log_of_sum(x, t + t.sqrt() * (x + R::c(1.0)).sqrt()) },
+        d(y, g) = [g / ((x - R::c(1.0)).sqrt() * (x + R::c(1.0)).sqrt())], on [(1.05, 8.0)],
+        at [[1.0] = 0.0, [0.5] = NAN, [-2.0] = NAN, [INF] = INF, [-INF] = NAN, [NAN] = NAN];
+
+    /// Inverse hyperbolic tangent, infinite at -1 and 1, NaN outside.
+    #[doc(alias = "arctanh")]
+    atanh Atanh {} (x) = odd(x, |a| R::c(0.5) * ((a + a) / (R::c(1.0) - a)).log1p()),
+        d(y, g) = [g / ((R::c(1.0) - x) * (R::c(1.0) + x))], on [(-0.95, 0.95)],
+        at [[0.0] = 0.0, [-0.0] = -0.0, [1e-20] = 1e-20, [1.0] = INF, [-1.0] = -INF, [2.0] = NAN, [NAN] = NAN];
+
+    /// `2^x`.
+    exp2 Exp2 {} (x) = x.special(Special::Exp2), d(y, g) = [g * Special::Exp2.slope(x, y)], on [(-20.0, 20.0)],
+        at [[0.0] = 1.0, [-1.0] = 0.5, [10.0] = 1024.0, [-INF] = 0.0, [INF] = INF, [NAN] = NAN];
+
+    /// Logarithm to the base 2; `-inf` at zero, NaN below.
+    log2 Log2 {} (x) = x.special(Special::Log2), d(y, g) = [g * Special::Log2.slope(x, y)], on [POSITIVE],
+        at [[1.0] = 0.0, [1024.0] = 10.0, [0.0] = -INF, [-1.0] = NAN, [INF] = INF];
+
+    /// Logarithm to the base 10; `-inf` at zero, NaN below.
+    log10 Log10 {} (x) = x.special(Special::Log10), d(y, g) = [g * Special::Log10.slope(x, y)], on [POSITIVE],
+        at [[1.0] = 0.0, [1000.0] = 3.0, [0.0] = -INF, [-1.0] = NAN, [INF] = INF];
+
+    /// `1 - erf(x)`, accurate in its tail.
+    erfc Erfc {} (x) = x.special(Special::Erfc), d(y, g) = [g * Special::Erfc.slope(x, y)], on [(-4.0, 6.0)],
+        at [[0.0] = 1.0, [INF] = 0.0, [-INF] = 2.0, [NAN] = NAN];
+
+    /// `e^(x^2) erfc(x)`.
+    erfcx Erfcx {} (x) = x.special(Special::Erfcx), d(y, g) = [g * Special::Erfcx.slope(x, y)], on [(-2.0, 6.0)],
+        at [[0.0] = 1.0, [INF] = 0.0, [-INF] = INF, [NAN] = NAN];
+
+    /// The inverse of the error function; infinite at -1 and 1, NaN outside.
+    erfinv Erfinv {} (x) = x.special(Special::Erfinv), d(y, g) = [g * Special::Erfinv.slope(x, y)], on [(-0.9, 0.9)],
+        at [[0.0] = 0.0, [-0.0] = -0.0, [1.0] = INF, [-1.0] = -INF, [1.5] = NAN, [NAN] = NAN];
+
+    /// The inverse of the normal distribution function, `ndtr`; infinite at 0 and 1, NaN outside.
+    #[doc(alias("probit", "icdf"))]
+    ndtri Ndtri {} (p) = p.special(Special::Ndtri), d(y, g) = [g * Special::Ndtri.slope(p, y)], on [(0.1, 0.9)],
+        at [[0.0] = -INF, [1.0] = INF, [1.5] = NAN, [-1.0] = NAN, [NAN] = NAN];
+
+    /// Logarithm of the magnitude of the gamma function; infinite at zero and the negative whole numbers.
+    lgamma Lgamma {} (x) = x.special(Special::Lgamma), d(y, g) = [g * Special::Lgamma.slope(x, y)], on [POSITIVE],
+        at [[1.0] = 0.0, [2.0] = 0.0, [0.0] = INF, [-3.0] = INF, [-INF] = INF, [NAN] = NAN];
+
+    /// The derivative of `lgamma`. At +0 it is `-inf`, at -0 `inf`, at the negative whole numbers NaN.
+    digamma Digamma {} (x) = x.special(Special::Digamma), d(y, g) = [g * Special::Digamma.slope(x, y)],
+        on [(0.05, 8.0)], at [[0.0] = -INF, [-0.0] = INF, [-3.0] = NAN, [INF] = INF, [NAN] = NAN];
+
+    /// Modified Bessel function of the first kind of order 0.
+    i0 I0 {} (x) = x.special(Special::I0), d(y, g) = [g * Special::I0.slope(x, y)], on [(-12.0, 12.0)],
+        at [[0.0] = 1.0, [-INF] = INF, [NAN] = NAN];
+
+    /// `e^-|x| i0(x)`.
+    i0e I0e {} (x) = x.special(Special::I0e), d(y, g) = [g * Special::I0e.slope(x, y)], on [(-12.0, 12.0)],
+        at [[0.0] = 1.0, [INF] = 0.0, [NAN] = NAN];
+
+    /// Modified Bessel function of the first kind of order 1.
+    i1 I1 {} (x) = x.special(Special::I1), d(y, g) = [g * Special::I1.slope(x, y)], on [(0.5, 12.0)],
+        at [[0.0] = 0.0, [-0.0] = -0.0, [-INF] = -INF, [NAN] = NAN];
+
+    /// `e^-|x| i1(x)`.
+    i1e I1e {} (x) = x.special(Special::I1e), d(y, g) = [g * Special::I1e.slope(x, y)], on [(0.5, 12.0)],
+        at [[0.0] = 0.0, [-0.0] = -0.0, [INF] = 0.0, [NAN] = NAN];
+
+    /// The whole number towards zero. No gradient.
+    #[doc(alias = "fix")]
+    trunc Trunc {} (x) = truncated(x), d(y, g) = [R::c(0.0)], on [WIDE],
+        at [[-0.5] = -0.0, [1.9] = 1.0, [-1.9] = -1.0, [-0.0] = -0.0, [-INF] = -INF, [NAN] = NAN];
+
+    /// The angle of the point with ordinate `a` and abscissa `b`, from -pi to pi; the sign of zeros counts. At the origin and
+    /// at infinity the gradients are 0.
+    #[doc(alias = "arctan2")]
+    atan2 Atan2 {} (a, b) = a.atan2(b), d(y, g) = by_angle(a, b, g), on [WIDE, WIDE],
+        at [[0.0, 1.0] = 0.0, [-0.0, 1.0] = -0.0, [0.0, -1.0] = std::f32::consts::PI, [1.0, 0.0] = std::f32::consts::FRAC_PI_2,
+            [INF, INF] = std::f32::consts::FRAC_PI_4, [NAN, 1.0] = NAN];
+
+    /// What is left of `a` after a whole number of times `b` is taken off, with the sign of `a`. Exact.
+    fmod Fmod {} (a, b) = a.fmod(b), d(y, g) = [g, -(g * ((a - y) / b).round())], on [(4.2, 5.8), (3.2, 4.0)],
+        at [[5.5, -2.0] = 1.5, [-5.5, 2.0] = -1.5, [3.0, INF] = 3.0, [3.0, 0.0] = NAN, [INF, 2.0] = NAN, [-4.0, 2.0] = -0.0];
+
+    /// What is left of `a` after a whole number of times `b` is taken off, with the sign of `b`, as Python's `%`.
+    remainder Remainder {} (a, b) = {
+            let (zero, r) = (R::c(0.0), a.fmod(b));
+            let turned = R::where_gt(r, zero, R::where_gt(zero, b, r + b, r), R::where_gt(b, zero, r + b, r));
+            R::where_eq(r, zero, r, turned)
+        },
+        d(y, g) = [g, -(g * ((a - y) / b).round())], on [(4.2, 5.8), (3.2, 4.0)],
+        at [[5.5, -2.0] = -0.5, [-5.5, 2.0] = 0.5, [3.0, 0.0] = NAN, [INF, 2.0] = NAN, [6.0, -2.0] = 0.0];
+
+    /// `sqrt(a^2 + b^2)` without overflow of the squares. At the origin the gradients are 0.
+    hypot Hypot {} (a, b) = {
+            let (a, b) = (a.abs(), b.abs());
+            let (high, low) = (R::where_gt(a, b, a, b), R::where_gt(a, b, b, a));
+            let r = low / high;
+            let plain = R::where_eq(high, R::c(f64::INFINITY), high + low, high * r.fma(r, R::c(1.0)).sqrt());
+            R::where_eq(high, R::c(0.0), high + low, plain)
+        },
+        d(y, g) = { let zero = R::c(0.0); [R::where_eq(y, zero, zero, g * (a / y)), R::where_eq(y, zero, zero, g * (b / y))] },
+        on [WIDE, WIDE], at [[3.0, -4.0] = 5.0, [0.0, -0.0] = 0.0, [-INF, 1.0] = INF, [1e30, 0.0] = 1e30, [NAN, 1.0] = NAN];
+
+    /// `ln(e^a + e^b)`, without overflow.
+    logaddexp Logaddexp {} (a, b) = R::where_eq(a, b, a + R::c(std::f64::consts::LN_2), a.max(b) + (-((a - b).abs())).softplus()),
+        d(y, g) = { let half = g * R::c(0.5); [R::where_eq(a, b, half, g * (a - b).sigmoid()), R::where_eq(a, b, half, g * (b - a).sigmoid())] },
+        on [WIDE, WIDE], at [[-INF, -INF] = -INF, [INF, INF] = INF, [-INF, 2.0] = 2.0, [INF, -INF] = INF, [NAN, 1.0] = NAN];
+
+    /// `a ln(b)`, 0 where `a` is 0 and `b` is no NaN.
+    xlogy Xlogy {} (a, b) = R::where_eq(b, b, R::where_eq(a, R::c(0.0), R::c(0.0), a * b.log()), b),
+        d(y, g) = [R::where_le(b, R::c(0.0), R::where_eq(a, R::c(0.0), R::c(0.0), g * b.log()), g * b.log()), g * (a / b)],
+        on [WIDE, POSITIVE], at [[0.0, 0.0] = 0.0, [0.0, -1.0] = 0.0, [0.0, NAN] = NAN, [2.0, 1.0] = 0.0, [1.0, 0.0] = -INF];
+
+    /// `a ln(1 + b)`, 0 where `a` is 0 and `b` is no NaN.
+    xlog1py Xlog1py {} (a, b) = R::where_eq(b, b, R::where_eq(a, R::c(0.0), R::c(0.0), a * b.log1p()), b),
+        d(y, g) = [R::where_le(b, R::c(-1.0), R::where_eq(a, R::c(0.0), R::c(0.0), g * b.log1p()), g * b.log1p()),
+            g * a / (R::c(1.0) + b)],
+        on [WIDE, (-0.9, 8.0)],
+        at [[0.0, INF] = 0.0, [0.0, -2.0] = 0.0, [0.0, NAN] = NAN, [2.0, 0.0] = 0.0, [1.0, -1.0] = -INF];
+
+    /// `-x ln x`, 0 at zero, `-inf` below. The slope at zero is zero, below it is NaN.
+    entr Entr {} (x) = R::where_gt(R::c(0.0), x, R::c(f64::NEG_INFINITY), -(x * nonzero(x).log())),
+        d(y, g) = [R::where_eq(x, R::c(f64::INFINITY), -(g * x), -(g * nonzero(x).log()) - g * x / nonzero(x))],
+        on [POSITIVE], at [[0.0] = -0.0, [1.0] = -0.0, [-1.0] = -INF, [INF] = -INF, [NAN] = NAN];
+
+    /// `sin(pi x) / (pi x)`, 1 at zero.
+    sinc Sinc {} (x) = R::where_eq(x, R::c(0.0), R::c(1.0), of_half_turns(x, R::sin) / (nonzero(x) * R::c(PI))),
+        d(y, g) = [sine_ratio_slope(x * R::c(PI), of_half_turns(x, R::cos), y, g) * R::c(PI)],
+        on [WIDE], at [[0.0] = 1.0, [-0.0] = 1.0, [INF] = NAN, [NAN] = NAN];
+
+    /// Spherical Bessel function of the first kind of order 0: `sin(x) / x`, 1 at zero, 0 at infinity.
+    spherical_bessel_j0 SphericalBesselJ0 {} (x) = R::where_eq(x.abs(), R::c(f64::INFINITY), R::c(0.0), sine_ratio(x)),
+        d(y, g) = [R::where_eq(x.abs(), R::c(f64::INFINITY), R::c(0.0), sine_ratio_slope(x, x.cos(), y, g))],
+        on [WIDE], at [[0.0] = 1.0, [INF] = 0.0, [-INF] = 0.0, [NAN] = NAN];
+
+    /// The logarithm of the odds of a probability, `ln(x / (1 - x))`: infinite at 0 and 1, NaN outside.
+    log_odds LogOdds {} (x) = (x / (R::c(1.0) - x)).log(), d(y, g) = [log_odds_slope(x, g)],
+        on [(0.05, 0.95)], at [[0.5] = 0.0, [0.0] = -INF, [1.0] = INF, [-1.0] = NAN, [2.0] = NAN, [NAN] = NAN];
+
+    /// The magnitude of `a` with the sign of `b`, of zero too; NaN if `b` is. The gradient of `a` at zero is zero.
+    copysign Copysign {} (a, b) = R::where_eq(b, b, R::where_gt(R::c(0.0), sign_of(b), -(a.abs()), a.abs()), b),
+        d(y, g) = [R::where_gt(R::c(0.0), sign_of(b), -(signed(a, g)), signed(a, g)), R::c(0.0)],
+        on [WIDE, WIDE], at [[3.0, -0.0] = -3.0, [-3.0, 0.0] = 3.0, [0.0, -1.0] = -0.0, [-INF, 2.0] = INF];
 }
 
 /// The shape that the inputs, all float32, broadcast to.

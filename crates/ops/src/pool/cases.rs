@@ -1,6 +1,7 @@
 //! What the checks run poolings on.
 
 use super::adaptive::{AdaptiveAvgPool, AdaptiveAvgPoolBwd};
+use super::adaptive_max::{AdaptiveMaxPool, AdaptiveMaxPoolBwd, AdaptiveMaxPoolPick};
 use super::avg::{AvgPool, AvgPoolBwd};
 use super::max::{MaxPool, MaxPoolBwd, MaxPoolPick};
 use super::smooth::{SmoothMaxPool, SmoothMaxPoolBwd, SmoothMaxPoolSum};
@@ -421,4 +422,85 @@ fn with_bad_inputs(samples: &[Sample], mut bad: Vec<Reject>, arity: usize) -> Ve
         bad.push(Reject::new(op.clone(), vec![Meta::u32(shape); arity], "DType"));
     }
     bad
+}
+
+impl Cases for AdaptiveMaxPool {
+    fn samples() -> Vec<Sample> {
+        let one = |(x, sizes): &(&[usize], &[usize])| {
+            Sample::new(AdaptiveMaxPool { sizes: sizes.to_vec() }, vec![distinct(dims(x))])
+        };
+        ADAPTED_MAX.iter().map(one).collect()
+    }
+
+    fn random(stream: &mut Stream) -> Option<Sample> {
+        let (_, x, y) = random_window(stream)?;
+        Some(Sample::new(AdaptiveMaxPool { sizes: y.dims()[1..].to_vec() }, vec![distinct(x)]))
+    }
+
+    fn rejects() -> Vec<Reject> {
+        let one = |(sizes, x, want)| Reject::new(AdaptiveMaxPool { sizes }, vec![Meta::f32(x)], want);
+        with_bad_inputs(&Self::samples(), bad_sizes().into_iter().map(one).collect(), 1)
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+}
+
+/// Samples of [`AdaptiveMaxPool`] and of its gradients. Finding a maximum again along eight axes needs more registers than
+/// there are.
+const ADAPTED_MAX: &[(&[usize], &[usize])] = ADAPTED.split_at(7).0;
+
+/// Samples of an op on an input and two values of its windows, the last of which may have the input's shape.
+fn adapted_triples<O: Into<AnyOp>>(make: impl Fn(Vec<usize>) -> O, cells: bool) -> Vec<Sample> {
+    let one = |(x, sizes): &(&[usize], &[usize])| {
+        let (x, y) = (dims(x), with_last_axes(&dims(x), sizes).unwrap_or_default());
+        let ins = vec![SampleIn::any(x), SampleIn::any(y), SampleIn::any(if cells { x } else { y })];
+        Sample::new(make(sizes.to_vec()), ins)
+    };
+    ADAPTED_MAX.iter().map(one).collect()
+}
+
+fn bad_adapted_triples<O: Cases + Into<AnyOp>>(make: impl Fn(Vec<usize>) -> O) -> Vec<Reject> {
+    let bad = [(2, [4, 3, 2], "Shapes"), (2, [4, 2, 3], "Shapes"), (0, [4, 2, 2], "Argument")];
+    let one = |(size, ins, want): (usize, [usize; 3], _)| {
+        Reject::new(make(vec![size]), ins.map(|n| Meta::f32(dims(&[n]))).to_vec(), want)
+    };
+    with_bad_inputs(&O::samples(), bad.into_iter().map(one).collect(), 3)
+}
+
+impl Cases for AdaptiveMaxPoolBwd {
+    fn samples() -> Vec<Sample> {
+        adapted_triples(|sizes| AdaptiveMaxPoolBwd { sizes }, false)
+    }
+
+    fn rejects() -> Vec<Reject> {
+        bad_adapted_triples(|sizes| AdaptiveMaxPoolBwd { sizes })
+    }
+
+    fn bound(&self, ins: &[Meta]) -> Bound {
+        Bound { ulps: 1.0, terms: ins[1].shape.numel() as f64 }
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![2]]
+    }
+}
+
+impl Cases for AdaptiveMaxPoolPick {
+    fn samples() -> Vec<Sample> {
+        adapted_triples(|sizes| AdaptiveMaxPoolPick { sizes }, true)
+    }
+
+    fn rejects() -> Vec<Reject> {
+        bad_adapted_triples(|sizes| AdaptiveMaxPoolPick { sizes })
+    }
+
+    fn bound(&self, _ins: &[Meta]) -> Bound {
+        Bound::EXACT
+    }
+
+    fn linear(&self, _ins: &[Meta]) -> Vec<Vec<usize>> {
+        vec![vec![2]]
+    }
 }

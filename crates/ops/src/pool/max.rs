@@ -41,6 +41,40 @@ pool_op! {
     } attrs
 }
 
+/// What max pooling of any windows is, by its definition.
+impl Planes {
+    /// The largest cell of each window.
+    pub(super) fn reference_max<T: Scalar>(&self, ins: &[&[T]]) -> Vec<T> {
+        let one = |o: usize| {
+            let cells = self.window(o).into_iter().flatten().map(|i| ins[0][i]);
+            cells.fold(T::c(f64::NEG_INFINITY), |best, v| if larger(v, best) { v } else { best })
+        };
+        (0..self.output_len()).map(one).collect()
+    }
+
+    /// The first cell of a window of `x` that is the same number as its `y`.
+    fn reference_first<T: Scalar>(&self, ins: &[&[T]], o: usize) -> Option<usize> {
+        self.window(o).into_iter().flatten().find(|&i| same(ins[0][i], ins[1][o]))
+    }
+
+    /// From `x, y, dy`: the gradient of each window at its first cell.
+    pub(super) fn reference_max_bwd<T: Scalar>(&self, ins: &[&[T]]) -> Vec<T> {
+        let mut out = vec![T::c(0.0); self.input_len()];
+        for o in 0..self.output_len() {
+            if let Some(i) = self.reference_first(ins, o) {
+                out[i] = out[i] + ins[2][o];
+            }
+        }
+        out
+    }
+
+    /// From `x, y, v`: the element of `v` at the first cell of each window, or 0.
+    pub(super) fn reference_pick<T: Scalar>(&self, ins: &[&[T]]) -> Vec<T> {
+        let one = |o: usize| self.reference_first(ins, o).map_or(T::c(0.0), |i| ins[2][i]);
+        (0..self.output_len()).map(one).collect()
+    }
+}
+
 impl Pooling<1> for MaxPool {
     fn shape(&self, [x]: &[Shape; 1]) -> Result<Shape> {
         window_shape(Self::NAME, &self.window, x, false)
@@ -78,17 +112,14 @@ impl Pooling<1> for MaxPool {
     }
 
     fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
-        let one = |o: usize| {
-            let cells = planes.window(o).into_iter().flatten().map(|i| ins[0][i]);
-            cells.fold(T::c(f64::NEG_INFINITY), |best, v| if larger(v, best) { v } else { best })
-        };
-        (0..planes.output_len()).map(one).collect()
+        planes.reference_max(ins)
     }
 }
 
 impl Pooling<3> for MaxPoolBwd {
     fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
-        three_shapes(Self::NAME, &self.window, shapes, false, false)
+        let out = window_shape(Self::NAME, &self.window, &shapes[0], false)?;
+        three_shapes(Self::NAME, out, shapes, false)
     }
 
     fn planes(&self, x: &Shape, _out: &Shape) -> Planes {
@@ -126,19 +157,14 @@ impl Pooling<3> for MaxPoolBwd {
     }
 
     fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
-        let mut out = vec![T::c(0.0); planes.input_len()];
-        for o in 0..planes.output_len() {
-            if let Some(i) = planes.window(o).into_iter().flatten().find(|&i| same(ins[0][i], ins[1][o])) {
-                out[i] = out[i] + ins[2][o];
-            }
-        }
-        out
+        planes.reference_max_bwd(ins)
     }
 }
 
 impl Pooling<3> for MaxPoolPick {
     fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
-        three_shapes(Self::NAME, &self.window, shapes, false, true)
+        let out = window_shape(Self::NAME, &self.window, &shapes[0], false)?;
+        three_shapes(Self::NAME, out, shapes, true)
     }
 
     fn planes(&self, x: &Shape, out: &Shape) -> Planes {
@@ -170,10 +196,6 @@ impl Pooling<3> for MaxPoolPick {
     }
 
     fn reference<T: Scalar>(&self, planes: &Planes, ins: &[&[T]]) -> Vec<T> {
-        let one = |o: usize| {
-            let first = planes.window(o).into_iter().flatten().find(|&i| same(ins[0][i], ins[1][o]));
-            first.map_or(T::c(0.0), |i| ins[2][i])
-        };
-        (0..planes.output_len()).map(one).collect()
+        planes.reference_pick(ins)
     }
 }

@@ -1,4 +1,4 @@
-//! Pooling over the last axes of a value: max, average, smooth max, and adaptive average.
+//! Pooling over the last axes of a value: max, average, smooth max, and max and average to a given size.
 //!
 //! The window of output cell `o` holds, along each axis, the input positions `o stride - padding + k dilation` for `k`
 //! from 0 to below the kernel size. Every sum over a window, and in gradients every sum over the windows that hold a
@@ -67,6 +67,7 @@ macro_rules! pool_op {
 }
 
 mod adaptive;
+mod adaptive_max;
 mod avg;
 #[cfg(feature = "cases")]
 mod cases;
@@ -77,6 +78,7 @@ mod smooth;
 mod window;
 
 pub use adaptive::{AdaptiveAvgPool, AdaptiveAvgPoolBwd};
+pub use adaptive_max::{AdaptiveMaxPool, AdaptiveMaxPoolBwd, AdaptiveMaxPoolPick};
 pub use avg::{AvgPool, AvgPoolBwd};
 pub use max::{MaxPool, MaxPoolBwd, MaxPoolPick};
 pub use smooth::{SmoothMaxPool, SmoothMaxPoolBwd, SmoothMaxPoolSum};

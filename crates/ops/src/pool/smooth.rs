@@ -162,7 +162,8 @@ impl Pooling<1> for SmoothMaxPool {
 impl Pooling<3> for SmoothMaxPoolBwd {
     fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
-        three_shapes(Self::NAME, &self.window, shapes, true, false)
+        let out = window_shape(Self::NAME, &self.window, &shapes[0], true)?;
+        three_shapes(Self::NAME, out, shapes, false)
     }
 
     fn planes(&self, x: &Shape, _out: &Shape) -> Planes {
@@ -223,7 +224,8 @@ impl Pooling<3> for SmoothMaxPoolBwd {
 impl Pooling<3> for SmoothMaxPoolSum {
     fn shape(&self, shapes: &[Shape; 3]) -> Result<Shape> {
         check_beta(Self::NAME, self.beta)?;
-        three_shapes(Self::NAME, &self.window, shapes, true, true)
+        let out = window_shape(Self::NAME, &self.window, &shapes[0], true)?;
+        three_shapes(Self::NAME, out, shapes, true)
     }
 
     fn planes(&self, x: &Shape, out: &Shape) -> Planes {

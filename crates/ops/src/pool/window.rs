@@ -33,7 +33,7 @@ impl PoolWindow {
         self.kernel.iter().product()
     }
 
-    /// Output sizes for the given input sizes, checked. `padding_only` allows windows of padding only.
+    /// Output sizes for the given input sizes, checked.
     pub(super) fn sizes(&self, op: &'static str, input: &[usize], padding_only: bool) -> Result<Vec<usize>> {
         let d = self.kernel.len();
         if [&self.stride, &self.padding, &self.dilation].iter().any(|v| v.len() != d) {
@@ -274,15 +274,13 @@ pub(super) fn check_shape(op: &'static str, why: &'static str, want: Shape, got:
 }
 
 /// Checks `x`, `y` and `v`, where `y` has one element per window. `v` has the shape of `x` if `cells`, else of `y`.
-/// Returns the shape of the other. `padding_only` allows windows of padding only.
+/// Returns the shape of the other.
 pub(super) fn three_shapes(
     op: &'static str,
-    w: &PoolWindow,
+    out: Shape,
     [x, y, v]: &[Shape; 3],
-    padding_only: bool,
     cells: bool,
 ) -> Result<Shape> {
-    let out = window_shape(op, w, x, padding_only)?;
     check_shape(op, "the second input must have one element per window", out, *y)?;
     let (want, value) = if cells { (*x, out) } else { (out, *x) };
     check_shape(op, "the last input has the wrong shape", want, *v)?;

@@ -31,26 +31,35 @@ impl Cases for RandInt {
     }
 
     fn samples() -> Vec<Sample> {
-        let op = |(i, shape)| RandInt { shape, seed: 7, counter: i as u64, below: 1 + 100 * i as u32 };
+        let op =
+            |(i, shape)| RandInt { shape, seed: 7, counter: i as u64, low: 0, below: 1 + 100 * i as u32 };
         let mut all: Vec<_> =
             sample_shapes().into_iter().enumerate().map(|s| Sample::new(op(s), vec![])).collect();
         all.push(Sample::new(op((2, dims(&[5, 7]))), vec![SampleIn::Idx(dims(&[2]), 1000)]));
+        all.push(Sample::new(RandInt { low: 40, ..op((3, dims(&[33]))) }, vec![]));
         all
     }
 
     fn random(stream: &mut Stream) -> Option<Sample> {
-        let op = RandInt { shape: edge_shape(1, 3, stream), seed: 7, counter: 0, below: 50_304 };
+        let op = RandInt {
+            shape: edge_shape(1, 3, stream),
+            seed: 7,
+            counter: 0,
+            low: [0, 7, 40_000][stream.below(3)],
+            below: 50_304,
+        };
         Some(Sample::new(op, vec![]))
     }
 
     fn rejects() -> Vec<Reject> {
-        let op = RandInt { shape: dims(&[2]), seed: 0, counter: 0, below: 3 };
+        let op = RandInt { shape: dims(&[2]), seed: 0, counter: 0, low: 0, below: 3 };
         let u = |d: &[usize]| Meta::u32(dims(d));
         vec![
             Reject::new(op.clone(), vec![u(&[2]), u(&[2])], "Arity"),
             Reject::new(op.clone(), vec![u(&[3])], "Shapes"),
             Reject::new(op.clone(), vec![Meta::f32(dims(&[2]))], "DType"),
             Reject::new(RandInt { below: 0, ..op }, vec![], "Argument"),
+            Reject::new(RandInt { low: 3, ..op }, vec![], "Argument"),
         ]
     }
 }

@@ -77,7 +77,10 @@ impl Draw {
             self.program.cuda()
         );
         let name = format!("random_{}", &blake3::hash(text.as_bytes()).to_hex()[..16]);
-        crate::module(name, || format!("{}{}{text}{RANDOM_CU}", map::prelude(), rng::cuda_text()))
+        crate::module(name, || {
+            let functions = self.program.cuda_functions();
+            format!("{}{}{functions}{text}{RANDOM_CU}", map::prelude(), rng::cuda_text())
+        })
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {

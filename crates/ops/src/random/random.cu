@@ -32,11 +32,11 @@ extern "C" __global__ void draw(float* __restrict__ out, u64 n, u64 seed, u64 co
 
 #else
 
-// Integers below `below`, which is at most 2^32: the top 32 bits times `below`, over 2^32.
-extern "C" __global__ void whole(unsigned* __restrict__ out, u64 n, u64 seed, u64 counter, const unsigned* base, u64 below) {
+// Integers from `low` on, `count` of them, at most 2^32: `low` plus the top 32 bits times `count`, over 2^32.
+extern "C" __global__ void whole(unsigned* __restrict__ out, u64 n, u64 seed, u64 counter, const unsigned* base, unsigned low, u64 count) {
     const u64 key = key_of(seed, counter, base);
     for (u64 i = blockIdx.x * (u64)blockDim.x + threadIdx.x; i < n; i += (u64)gridDim.x * blockDim.x) {
-        out[i] = (unsigned)((ditto_mix(key + i) >> 32) * below >> 32);
+        out[i] = low + (unsigned)((ditto_mix(key + i) >> 32) * count >> 32);
     }
 }
 

@@ -21,17 +21,18 @@ fn whole_module() -> Source {
     crate::module("random_whole".into(), || rng::cuda_text() + RANDOM_CU)
 }
 
-/// Queues `n` integers below `below`.
-fn whole_cuda(run: &CudaRun<'_>, seed: u64, counter: u64, below: u64, out: u64) -> Result<()> {
+/// Queues integers from `low` to below `low + count`.
+fn whole_cuda(run: &CudaRun<'_>, seed: u64, counter: u64, (low, count): (u32, u64), out: u64) -> Result<()> {
     let n = run.shape.numel();
     let (name, source) = whole_module();
     let kernel = run.cuda.kernel(&name, source, "whole")?;
     let mut args = Args::new();
-    args.ptr(out).u64(n as u64).u64(seed).u64(counter).ptr(run.ins.first().copied().unwrap_or(0)).u64(below);
+    args.ptr(out).u64(n as u64).u64(seed).u64(counter).ptr(run.ins.first().copied().unwrap_or(0));
+    args.u32(low).u64(count);
     run.cuda.launch(kernel, grid(run.cuda, n), 256, 0, &args)
 }
 
-/// Random integers from 0 to below `below`, as indices: the top 32 random bits times `below`, over 2^32.
+/// Random integers from `low` to below `below`, as indices: `low` plus the top 32 random bits times `below - low`, over 2^32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RandInt {
     /// Shape of the value.
@@ -40,16 +41,26 @@ pub struct RandInt {
     pub seed: u64,
     /// Which random call of the stream this is.
     pub counter: u64,
+    /// The smallest integer.
+    pub low: u32,
     /// Exclusive upper bound.
     pub below: u32,
+}
+
+impl RandInt {
+    /// How many integers there are.
+    fn count(&self) -> u64 {
+        self.below.saturating_sub(self.low).into()
+    }
 }
 
 impl Op for RandInt {
     const NAME: &'static str = "randint";
 
     fn shape(&self, ins: &[Meta]) -> Result<Meta> {
-        if self.below == 0 {
-            return Err(Error::argument(Self::NAME, "below", "is 0, there is no number below it"));
+        if self.below <= self.low {
+            let why = format!("is {}, there is no number from {} on below it", self.below, self.low);
+            return Err(Error::argument(Self::NAME, "below", why));
         }
         check(Self::NAME, Meta::u32(self.shape), ins, 0)
     }
@@ -62,7 +73,7 @@ impl Op for RandInt {
         let key = rng::key(self.seed, self.counter.wrapping_add(base(run.ins.first().copied())));
         run.pool.chunks_mut(bytemuck::cast_slice_mut(run.out), ELEMENTS_PER_TASK, |task, out: &mut [u32]| {
             for (i, y) in out.iter_mut().enumerate() {
-                *y = whole(key, task * ELEMENTS_PER_TASK + i, self.below.into());
+                *y = self.low + whole(key, task * ELEMENTS_PER_TASK + i, self.count());
             }
         });
     }
@@ -70,7 +81,7 @@ impl Op for RandInt {
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         match run.shape.numel() {
             0 => Ok(()),
-            _ => whole_cuda(run, self.seed, self.counter, self.below.into(), run.out),
+            _ => whole_cuda(run, self.seed, self.counter, (self.low, self.count()), run.out),
         }
     }
 
@@ -80,28 +91,35 @@ impl Op for RandInt {
 
     fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
         let key = reference_key(self.seed, self.counter, ins, 0)?;
-        Ok(Tensor::from_fn(self.shape, |i| T::c(whole(key, i, self.below.into()).into())))
+        Ok(Tensor::from_fn(self.shape, |i| T::c((self.low + whole(key, i, self.count())).into())))
     }
 
     no_gradient!();
 
     fn attrs(&self) -> Vec<(&'static str, Attr)> {
-        vec![
+        let mut attrs = vec![
             ("shape", Attr::List(self.shape.dims().to_vec())),
             ("seed", Attr::Whole(self.seed)),
             ("counter", Attr::Whole(self.counter)),
             ("below", Attr::Num(self.below.into())),
-        ]
+        ];
+        // Most begin at 0, which is not said.
+        attrs.extend((self.low > 0).then(|| ("low", Attr::Num(self.low.into()))));
+        attrs
     }
 
     fn from_attrs(attrs: &Attrs) -> Result<RandInt> {
-        attrs.only(&["shape", "seed", "counter", "below"])?;
+        attrs.only(&["shape", "seed", "counter", "below", "low"])?;
+        let number = |name: &'static str| {
+            u32::try_from(attrs.word(name)?)
+                .map_err(|_| Error::argument(Self::NAME, name, "a number below 2^32 is needed"))
+        };
         Ok(RandInt {
             shape: Shape::new(&attrs.list("shape")?)?,
             seed: attrs.word("seed")?,
             counter: attrs.word("counter")?,
-            below: u32::try_from(attrs.word("below")?)
-                .map_err(|_| Error::argument(Self::NAME, "below", "a number below 2^32 is needed"))?,
+            low: if attrs.has("low") { number("low")? } else { 0 },
+            below: number("below")?,
         })
     }
 }
@@ -135,7 +153,7 @@ impl Op for Permutation {
         match device.backend() {
             // Pairs of key and number, and room to align them.
             Backend::Cpu(_) | Backend::Host(_) => 2 * (self.n + 1),
-            Backend::Cuda(_) => sort::aligned(self.n) + sort::workspace(self.n),
+            Backend::Cuda(_) => sort::aligned(self.n) + sort::workspace(1, self.n),
         }
     }
 
@@ -159,9 +177,9 @@ impl Op for Permutation {
         if self.n == 0 {
             return Ok(());
         }
-        whole_cuda(run, self.seed, self.counter, 1 << 32, run.workspace)?;
+        whole_cuda(run, self.seed, self.counter, (0, 1 << 32), run.workspace)?;
         let scratch = run.workspace + sort::aligned(self.n) as u64 * 4;
-        sort::launch(run.cuda, run.workspace, self.n, 32, scratch, run.out)?;
+        sort::launch(run.cuda, run.workspace, (1, self.n), 32, scratch, run.out)?;
         Ok(())
     }
 

@@ -148,10 +148,6 @@ impl Op for AxisMatMul {
         Ok(Meta::f32(Shape::new(&out[..x.rank()])?))
     }
 
-    fn blocks_wait(&self, ins: &[Meta], numerics: Numerics) -> bool {
-        self.of(ins).is_ok_and(|along| Self::problem(&along, numerics).blocks_wait(numerics))
-    }
-
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         match (self.of(ins), device.as_cuda()) {
             (Ok(along), Some(_)) => Self::problem(&along, device.numerics()).workspace(device),

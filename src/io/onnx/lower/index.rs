@@ -39,12 +39,13 @@ impl Lowering<'_> {
         self.node(name, &[&x, &index], on_axis(axis), x.dtype, dims)
     }
 
-    /// Elements added along an axis of a value with `size` elements there, each at an index of its own.
+    /// Elements added along an axis of a value with `size` elements there, or combined otherwise, each at an index of its own.
     pub(super) fn scatter(
         &mut self,
         (src, index): (&Value, &Value),
         base: Option<&Value>,
         (axis, size, checked): (usize, usize, bool),
+        reduction: &'static str,
     ) -> Value {
         let mut dims = src.dims.clone();
         dims[axis] = size;
@@ -57,7 +58,7 @@ impl Lowering<'_> {
         }
         let (base, index) = if checked { (base, index.clone()) } else { self.within(&base, index, axis) };
         let mut attributes = on_axis(axis);
-        attributes.push(("reduction", Attribute::Text("add")));
+        attributes.push(("reduction", Attribute::Text(reduction)));
         let sum = self.node("ScatterElements", &[&base, &index, src], attributes, Type::F32, &base.dims);
         self.slice(&sum, axis, 0, size, 1)
     }
@@ -69,7 +70,7 @@ impl Lowering<'_> {
         let src = self.reshape(&ins[0], &[outer, count, inner]);
         let index = self.reshape(&ins[1], &[1, count, 1]);
         let index = self.expand(&index, &[outer, count, inner]);
-        let sum = self.scatter((&src, &index), ins.get(2), (1, s.size, s.checked));
+        let sum = self.scatter((&src, &index), ins.get(2), (1, s.size, s.checked), "add");
         self.reshape(&sum, dims)
     }
 }

@@ -31,8 +31,13 @@ impl Lowering<'_> {
 
     /// A run of an axis: a part of a packed value as it was before it was packed, or a slice.
     pub(super) fn run_of(&mut self, place: &Place<'_>, x: &Value, s: &Slice) -> Value {
+        // Parts begin at an element, runs of the first axis at a row.
+        let inner: usize = x.dims[1..].iter().product();
+        let is_part = |start: usize, v: &Value| {
+            (s.axis, s.start * inner, s.len * inner, s.step) == (0, start, v.numel(), 1)
+        };
         let mut parts = self.parts.get(&place.ins[0].0).into_iter().flatten();
-        let part = parts.find(|(start, v)| (s.axis, s.start, s.len, s.step) == (0, *start, v.numel(), 1));
+        let part = parts.find(|(start, v)| is_part(*start, v));
         match part.map(|(_, v)| v.clone()) {
             Some(part) => self.reshape(&part, place.out.shape.dims()),
             None => self.slice(x, s.axis, s.start, s.len, s.step),

@@ -8,6 +8,7 @@ use crate::device::Meta;
 use crate::error::{Error, Result};
 use crate::graph::{Graph, Source, What};
 use crate::ops::fused::Fused;
+use crate::ops::index::Combine;
 use crate::ops::{AnyOp, Val};
 use crate::shape::Shape;
 
@@ -45,7 +46,7 @@ impl Lowering<'_> {
             return self.fused(place, fused, ins);
         }
         if let AnyOp::Map(map) = op {
-            let results = self.program(&map.program, ins);
+            let results = self.program(&map.program, ins)?;
             return self.results(place.at, results, &map.shape);
         }
         if let AnyOp::BroadcastTo(to) = op {
@@ -56,7 +57,7 @@ impl Lowering<'_> {
             return Ok(self.expand(&x, out.dims()));
         }
         if let Some(program) = op.as_pointwise(metas) {
-            let results = self.program(&program, ins);
+            let results = self.program(&program, ins)?;
             return self.results(place.at, results, &out);
         }
         let fold = match op {
@@ -87,7 +88,19 @@ impl Lowering<'_> {
             AnyOp::Triangle(t) => self.triangle(&ins[0], t),
             AnyOp::IndexSelect(s) => self.gather("Gather", ins, (s.axis, s.checked), dims),
             AnyOp::TakeAlongAxis(t) => self.gather("GatherElements", ins, (t.axis, t.checked), dims),
-            AnyOp::ScatterAdd(s) => self.scatter((&ins[0], &ins[1]), ins.get(2), (s.axis, s.size, s.checked)),
+            AnyOp::ScatterAdd(s) => {
+                self.scatter((&ins[0], &ins[1]), ins.get(2), (s.axis, s.size, s.checked), "add")
+            }
+            AnyOp::ScatterReduce(s) => {
+                let reduction = match s.combine {
+                    Combine::Sum => "add",
+                    Combine::Prod => "mul",
+                    Combine::Amax => "max",
+                    Combine::Amin => "min",
+                };
+                let along = (s.axis, dims[s.axis], s.checked);
+                self.scatter((&ins[0], &ins[1]), ins.get(2), along, reduction)
+            }
             AnyOp::ToFloat(_) => self.cast(&ins[0], Type::F32),
             AnyOp::ToIndex(t) => self.index_of(&ins[0], t.below),
             AnyOp::IndexEq(_) => {
@@ -108,6 +121,7 @@ impl Lowering<'_> {
             AnyOp::DftTable(t) => self.numbers(dims, &tables(t)?),
             AnyOp::CumSum(s) => self.cumsum(&ins[0], s),
             AnyOp::SelectiveScan(_) => self.scan([&ins[0], &ins[1], &ins[2], &ins[3]]),
+            AnyOp::Recurrent(r) => self.recurrent(place.at, r, ins)?,
             AnyOp::Conv(c) => self.conv(&place, ins, &c.window, None),
             AnyOp::ConvTranspose(c) => self.conv(&place, ins, &c.window, Some(c.size.get())),
             AnyOp::MaxPool(p) => self.pool(&place, "MaxPool", &ins[0], &p.window, None)?,
@@ -163,7 +177,7 @@ impl Lowering<'_> {
         let ([own, before, after], [metas, _, _]) = (fused.parts(ins), fused.parts(place.metas));
         let (mut all, mut types) = (own.to_vec(), metas.to_vec());
         if let Some(p) = &fused.prologue {
-            let mut made = self.program(&p.program, before);
+            let mut made = self.program(&p.program, before)?;
             all.insert(p.slot, self.expand(&made.swap_remove(0), p.shape.dims()));
             types.insert(p.slot, Meta::f32(p.shape));
         }
@@ -171,7 +185,7 @@ impl Lowering<'_> {
         let value = self.op(Place { op: &fused.op, metas: &types, out, ..place }, &all)?;
         let Some(e) = &fused.epilogue else { return Ok(value) };
         let value = self.reshape(&value, e.shape.dims());
-        let results = self.program(&e.program, &[&[value], after].concat());
+        let results = self.program(&e.program, &[&[value], after].concat())?;
         self.results(place.at, results, &e.shape)
     }
 }

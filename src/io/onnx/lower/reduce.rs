@@ -22,7 +22,7 @@ impl Lowering<'_> {
         let (all, aux) = ins.split_at(fold.ins);
         let mut given: Vec<Value> = aux.iter().map(|v| self.reshape(v, kept.dims())).collect();
         for stage in &fold.stages {
-            let mut element = self.program(&stage.load, &[all, &given[..]].concat());
+            let mut element = self.program(&stage.load, &[all, &given[..]].concat())?;
             let element = self.expand(&element.swap_remove(0), dims);
             let op = match stage.kind {
                 Kind::Sum => "ReduceSum",
@@ -31,7 +31,7 @@ impl Lowering<'_> {
                 Kind::Min => "ReduceMin",
             };
             let folded = self.reduce(op, &element, axes);
-            let mut result = self.program(&stage.post, &[&[folded], &given[..]].concat());
+            let mut result = self.program(&stage.post, &[&[folded], &given[..]].concat())?;
             let result = self.expand(&result.swap_remove(0), kept.dims());
             given.push(result);
         }

@@ -3,6 +3,8 @@
 use super::super::proto::{Attribute, Body, Node, Type, Value};
 use super::Lowering;
 use super::nodes::{around, flag};
+use crate::error::Result;
+use crate::ops::recurrent::Recurrent;
 use crate::ops::scan::CumSum;
 
 impl Lowering<'_> {
@@ -50,5 +52,65 @@ impl Lowering<'_> {
         self.nodes.push(Node { op: "Scan", name: value.clone(), inputs: all, outputs, attributes });
         let value = Value { name: value, dtype: Type::F32, dims: vec![batch, steps, states] };
         self.reshape(&value, &x.dims)
+    }
+    /// A recurrent layer as a loop over time, and its value packed from the states and what the loop saves.
+    pub(super) fn recurrent(&mut self, at: u32, op: &Recurrent, ins: &[Value]) -> Result<Value> {
+        let cell = op.cell;
+        let (gates, count) = (cell.gates(), cell.states());
+        let (steps, batch) = (ins[0].dims[0], ins[0].dims[1]);
+        let hidden = ins[0].dims[2] / gates;
+        let (weights, initial) = (self.transpose(&ins[1], &[1, 0]), &ins[2..2 + count]);
+        let optional = &ins[2 + count..];
+        let (bias, mask) = optional.split_at(optional.len() - usize::from(op.masked));
+        let firsts: Vec<Value> = initial.iter().map(|v| self.reshape(v, &[1, batch, hidden])).collect();
+        if steps == 0 {
+            return Ok(self.concat(&firsts.iter().collect::<Vec<_>>(), 0));
+        }
+        let before = std::mem::take(&mut self.nodes);
+        let line =
+            |l: &mut Self, dims: &[usize]| Value { name: l.fresh(), dtype: Type::F32, dims: dims.to_vec() };
+        let states: Vec<Value> = (0..count).map(|_| line(self, &[batch, hidden])).collect();
+        let x = line(self, &[batch, gates * hidden]);
+        let masks: Vec<Value> = mask.iter().map(|_| line(self, &[batch])).collect();
+        let product = self.matmul(&states[0], &weights);
+        let product = bias.iter().fold(product, |sum, bias| self.binary("Add", &sum, bias));
+        let mut args = Vec::new();
+        for all in [&x, &product] {
+            args.extend((0..gates).map(|g| self.slice(all, 1, g * hidden, hidden, 1)));
+        }
+        args.extend(states.iter().cloned());
+        args.extend(masks.iter().map(|m| self.reshape(m, &[batch, 1])).collect::<Vec<_>>());
+        let results = self.program(cell.step_program(op.masked), &args)?;
+        let results: Vec<Value> = results.iter().map(|v| self.unary("Identity", v)).collect();
+        let seen: Vec<Value> = results.iter().map(|v| self.unary("Identity", v)).collect();
+        let nodes = std::mem::replace(&mut self.nodes, before);
+        let outputs = [&results[..count], &seen].concat();
+        let scanned = 1 + masks.len();
+        let body = Body { nodes, inputs: [states, vec![x], masks].concat(), outputs };
+        let backwards = i64::from(op.reverse);
+        let attributes = vec![
+            ("body", Attribute::Graph(body)),
+            ("num_scan_inputs", Attribute::Int(scanned as i64)),
+            ("scan_input_directions", Attribute::Ints(vec![backwards; scanned])),
+            ("scan_output_directions", Attribute::Ints(vec![backwards; seen.len()])),
+        ];
+        let inputs = initial.iter().chain(&ins[..1]).chain(mask).map(|v| v.name.clone()).collect();
+        let last: Vec<String> = (0..count).map(|_| self.fresh()).collect();
+        let all: Vec<Value> = seen.iter().map(|_| line(self, &[steps, batch, hidden])).collect();
+        let outputs: Vec<String> = last.into_iter().chain(all.iter().map(|v| v.name.clone())).collect();
+        self.nodes.push(Node { op: "Scan", name: outputs[0].clone(), inputs, outputs, attributes });
+        // Outputs and last states are slices of the packed value that are there before it is packed.
+        let (mut rows, mut parts) = (Vec::new(), Vec::new());
+        let len = batch * hidden;
+        for (i, (first, all)) in firsts.iter().zip(&all).enumerate() {
+            rows.extend(if op.reverse { [all, first] } else { [first, all] });
+            let last = self.slice(all, 0, if op.reverse { 0 } else { steps - 1 }, 1, 1);
+            parts.push(((i * (steps + 1) + op.first_output()) * len, all.clone()));
+            parts.push((op.last_row(i, steps) * len, last));
+        }
+        rows.extend(&all[count..]);
+        let whole = self.concat(&rows, 0);
+        self.parts.insert(at, parts);
+        Ok(whole)
     }
 }

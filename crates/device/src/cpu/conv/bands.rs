@@ -6,16 +6,25 @@ use dittograd_numerics::shape::MAX_RANK;
 
 /// The source elements that the taps of an axis reach, counted from the lowest one at position 0.
 #[derive(Clone, Copy)]
-pub(super) struct Reach {
+pub struct Reach {
+    /// The axis.
     pub axis: Axis,
+    /// The lowest element at position 0.
     pub low: isize,
+    /// Elements from the lowest to the highest at one position.
     pub span: usize,
 }
 
 impl Reach {
+    /// Of all taps of an axis.
     pub fn of(axis: Axis) -> Reach {
         let far = (axis.taps.max(1) as isize - 1) * axis.tap_step;
         Reach { axis, low: axis.first + far.min(0), span: far.unsigned_abs() + 1 }
+    }
+
+    /// Elements that any tap reaches for any position.
+    pub fn extent(&self) -> usize {
+        (self.axis.positions.max(1) - 1) * self.axis.step + self.span
     }
 
     /// How far a tap is above the lowest element.

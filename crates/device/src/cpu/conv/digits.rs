@@ -127,10 +127,10 @@ impl Plan {
         for (i, (stride, a)) in strides.iter_mut().zip(&axes).enumerate().rev() {
             *stride = box_len;
             if i + 1 == axes.len() {
-                phase = extent(a).div_ceil(a.axis.step);
+                phase = a.extent().div_ceil(a.axis.step);
                 box_len = phase * a.axis.step;
             } else {
-                box_len *= extent(a);
+                box_len *= a.extent();
             }
         }
         let (quads, words) = (channels.div_ceil(4), b_step / (4 * LINES * GROUPS));
@@ -214,7 +214,7 @@ impl Plan {
     fn source_at(&self, index: usize) -> Option<usize> {
         let at = coordinates(index, &self.axes, |a| a.source);
         let along = self.axes.iter().zip(at).map(|(a, x)| x as isize - a.low);
-        let is_in = self.axes.iter().zip(along.clone()).all(|(a, x)| (0..extent(a) as isize).contains(&x));
+        let is_in = self.axes.iter().zip(along.clone()).all(|(a, x)| (0..a.extent() as isize).contains(&x));
         is_in.then(|| self.box_at(along.map(isize::cast_unsigned)))
     }
 
@@ -232,11 +232,6 @@ impl Plan {
             .zip(at)
             .fold(0, |sum, (a, p)| sum * a.axis.out + a.axis.out_first + p * a.axis.out_step)
     }
-}
-
-/// Elements of the box along an axis: those that any tap reaches for any position.
-fn extent(a: &Reach) -> usize {
-    (a.axis.positions.max(1) - 1) * a.axis.step + a.span
 }
 
 simd_fn! {

@@ -27,6 +27,7 @@ mod padded_copy;
 mod position_tile;
 mod view;
 
+pub use bands::Reach;
 pub use view::{Axis, MAX_AXES, View};
 
 use super::simd::Simd;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::Gemm;
 use super::kernel::{IN_PLACE, PACKED, PACKING, TERMS_PER_PREFETCH, Tile};
+use super::packed::{MAX_VECTORS, panel_start};
 use super::plan::{
     BlockPlan, Chunk, K_RUN, K_RUN_IN_PLACE, MAX_N_IN_PLACE, PANEL, Panels, SHORT_RUN, STRIP, STRIP_LEN,
     Tiling,
@@ -54,7 +55,7 @@ impl Gemm {
         work.for_each_task(pool, tasks, slot_len, |task, scratch, packed| {
             // SAFETY: `for_each_task` gives each task once, and the workspace belongs to this call. The slices were checked
             // against the sizes by `run` and stay borrowed until the pool is done.
-            unsafe { work.block(&plan, task, scratch, packed) };
+            unsafe { work.block(&plan, task, scratch, packed, false) };
         });
     }
 }
@@ -227,7 +228,8 @@ impl Work {
         }
     }
 
-    /// Computes one block of C over all of k. `packed` notes which rows of A the workspace holds.
+    /// Computes one block of C over all of k. `packed` notes which rows of A the workspace holds. With `packed_b`, B was packed by
+    /// `Gemm::pack`.
     ///
     /// # Safety
     /// The pointers point to as many elements as `Gemm` says; `task` names a block that no other call has; and
@@ -238,6 +240,7 @@ impl Work {
         task: usize,
         scratch: *mut f32,
         packed: &mut Option<usize>,
+        packed_b: bool,
     ) {
         let Gemm { m, n, k, tb, .. } = self.gemm;
         let BlockPlan { row_blocks, col_blocks, a_len, b_len, .. } = *plan;
@@ -249,9 +252,9 @@ impl Work {
         let panels = Panels::new(plan.rows.min(m - i0), mr);
         let several = panels.count > 1;
         // A block of one panel uses B once, and reads it in place. Others read A in place if they have few columns.
-        let in_place_b = !several && !tb;
+        let in_place_b = !several && !tb && !packed_b;
         let in_place_a = !several || n <= MAX_N_IN_PLACE;
-        let fused_pack = self.gemm.fuses_packing();
+        let fused_pack = self.gemm.fuses_packing() && !packed_b;
         let b_pack = scratch.wrapping_add(a_len);
         let block = Block {
             a: self.a.wrapping_add(batch * m * k),
@@ -263,7 +266,7 @@ impl Work {
             in_place_a,
             in_place_b,
             prefetch: false,
-            max_vectors: if in_place_b { max_vectors[panels.height - 1] } else { 2 },
+            max_vectors: if in_place_b { max_vectors[panels.height - 1] } else { MAX_VECTORS },
             a_pack: scratch,
             packed_panels: 0..panels.count,
             acc: b_pack.wrapping_add(b_len),
@@ -290,6 +293,7 @@ impl Work {
             }
 
             let strip = match (in_place_b, chunk.runs) {
+                _ if packed_b => PANEL,
                 (true, _) => (j1 - j0).next_multiple_of(PANEL),
                 (false, 1) => (STRIP_LEN / chunk.run.max(1) / PANEL).max(1) * PANEL,
                 (false, _) => STRIP,
@@ -298,9 +302,17 @@ impl Work {
                 let tiling = Tiling { width, max_vectors: block.max_vectors, end: (s0 + strip).min(j1) };
                 for r in 0..chunk.runs {
                     let (kr, len) = chunk.run(r);
-                    // SAFETY: the block is inside C and this thread's, as is the workspace; packed B has room for a strip.
+                    let b_pack = match packed_b {
+                        true => self
+                            .b
+                            .cast_mut()
+                            .wrapping_add(panel_start(n, &chunk, s0 / PANEL) + r * chunk.run * PANEL),
+                        false => b_pack,
+                    };
+                    // SAFETY: the block is inside C and this thread's, as is the workspace; packed B has room for a strip. What was
+                    // packed before is only read.
                     unsafe {
-                        if !in_place_b && !fused_pack {
+                        if !in_place_b && !fused_pack && !packed_b {
                             self.pack_b(block.b, tiling, s0, kr, len, b_pack);
                         }
                         self.tiles(&block, &chunk, r, tiling, s0, strip, b_pack, fused_pack);

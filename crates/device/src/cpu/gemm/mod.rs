@@ -12,6 +12,7 @@
 //!   the lower edge have fewer rows, those at the right edge masked columns;
 //! - `block`: a block of C whose thread packs its own operands. What is used only once is read in place;
 //! - `shared`: large products, for which all threads pack together and share the packed operands;
+//! - `packed`: products with a B that is packed once and used many times;
 //! - `digits`: products in digits, of modes `fast` and `turbo`, which have an order of their own.
 
 mod block;
@@ -19,6 +20,7 @@ mod block;
 pub mod digits;
 pub(crate) mod kernel;
 pub(crate) mod pack;
+mod packed;
 #[doc(hidden)]
 pub mod plan;
 mod shared;

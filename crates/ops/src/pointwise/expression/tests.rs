@@ -38,8 +38,10 @@ fn derivatives_of_all_instructions_match_dual_numbers() {
         let n = instr.arity();
         let p = Pointwise::trace(n, |x| vec![instr.apply(x)]);
         let mut s = dittograd_numerics::rng::Stream::new(11, instr as u64);
+        // Inverse functions are defined up to 1.
+        let end = if matches!(instr, Instr::Erfinv | Instr::Ndtri) { 0.95 } else { 2.0 };
         for _ in 0..50 {
-            let x: Vec<f64> = (0..n).map(|_| f64::from(s.range(0.1, 2.0))).collect();
+            let x: Vec<f64> = (0..n).map(|_| f64::from(s.range(0.1, end))).collect();
             for wrt in 0..n {
                 let at: Vec<Dual> = x
                     .iter()

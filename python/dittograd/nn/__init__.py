@@ -1,0 +1,3 @@
+"""Functions and layers of neural networks."""
+
+from . import functional

@@ -1,0 +1,3 @@
+"""Functions of PyTorch's `torch.signal`."""
+
+from . import windows

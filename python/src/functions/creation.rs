@@ -1,0 +1,338 @@
+//! Functions that make tensors: in Python, methods of a session, or functions of a tensor whose session they use.
+
+use pyo3::prelude::*;
+
+#[pymodule]
+pub mod creation {
+    use crate::arguments::{Dims, Operand, listed, unsigned};
+    use crate::functions::more_shapes;
+    use crate::session::Session;
+    use crate::tensor::{Answer, Tensor, asked, one};
+    use dittograd::device::DType;
+    use dittograd::error::Result;
+    use dittograd::session::{Session as Native, Var};
+    use pyo3::exceptions::{PyNotImplementedError, PyValueError};
+    use pyo3::prelude::*;
+
+    /// Refuses element types other than that of numbers.
+    fn numbers(dtype: Option<&str>) -> PyResult<()> {
+        match dtype {
+            None | Some("float32") => Ok(()),
+            Some(other) => Err(PyNotImplementedError::new_err(format!(
+                "dtype is {other:?}; leave it out: numbers are float32"
+            ))),
+        }
+    }
+
+    /// Sizes as a list or as separate numbers, of a tensor of numbers.
+    fn sizes(first: Dims, more: Vec<i64>, dtype: Option<&str>) -> PyResult<Vec<usize>> {
+        numbers(dtype)?;
+        unsigned("size", &listed("size", first, more)?)
+    }
+
+    fn made(session: &Session, f: impl for<'s> FnOnce(&'s Native) -> Result<Var<'s>>) -> Answer {
+        session.made(|s| Ok(f(s)?.to_id()))
+    }
+
+    /// Zeros.
+    #[pyfunction]
+    #[pyo3(signature = (session, size, *more, dtype=None))]
+    fn zeros(session: &Session, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
+        let size = sizes(size, more, dtype)?;
+        made(session, |s| s.zeros(&size))
+    }
+
+    /// Ones.
+    #[pyfunction]
+    #[pyo3(signature = (session, size, *more, dtype=None))]
+    fn ones(session: &Session, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
+        let size = sizes(size, more, dtype)?;
+        made(session, |s| s.ones(&size))
+    }
+
+    /// Zeros too: there is no memory without values.
+    #[pyfunction]
+    #[pyo3(signature = (session, size, *more, dtype=None))]
+    fn empty(session: &Session, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
+        zeros(session, size, more, dtype)
+    }
+
+    /// Every element the same number.
+    #[pyfunction]
+    #[pyo3(signature = (session, size, fill_value, *, dtype=None))]
+    fn full(session: &Session, size: Dims, fill_value: f64, dtype: Option<&str>) -> Answer {
+        let size = sizes(size, Vec::new(), dtype)?;
+        made(session, |s| s.full(&size, fill_value))
+    }
+
+    /// A tensor without axes that holds a number.
+    #[pyfunction]
+    #[pyo3(signature = (session, s, *, dtype=None))]
+    fn scalar_tensor(session: &Session, s: f64, dtype: Option<&str>) -> Answer {
+        numbers(dtype)?;
+        made(session, |session| session.full(&[], s))
+    }
+
+    /// A matrix with ones on the diagonal and zeros elsewhere.
+    #[pyfunction]
+    #[pyo3(signature = (session, n, m=None, *, dtype=None))]
+    fn eye(session: &Session, n: usize, m: Option<usize>, dtype: Option<&str>) -> Answer {
+        numbers(dtype)?;
+        made(session, |s| s.eye_with(n, m.unwrap_or(n)))
+    }
+
+    /// The numbers from `start` up to, not including, `end`, in steps. One number alone is the end.
+    #[pyfunction]
+    #[pyo3(signature = (session, start=0.0, end=None, step=1.0, *, dtype=None))]
+    fn arange(session: &Session, start: f64, end: Option<f64>, step: f64, dtype: Option<&str>) -> Answer {
+        numbers(dtype)?;
+        let (start, end) = end.map_or((0.0, start), |end| (start, end));
+        made(session, |s| s.arange(start, end, step))
+    }
+
+    /// A number, or the only element of a tensor.
+    fn number(value: Operand<'_>) -> PyResult<f64> {
+        match value {
+            Operand::Number(n) => Ok(n),
+            Operand::Tensor(t) => asked(&t, |x| match x.meta()?.dtype {
+                DType::U32 => more_shapes::index_item(x).map(f64::from),
+                DType::F32 => Ok(f64::from(x.item()?)),
+            }),
+        }
+    }
+
+    /// Numbers from `start` to `end` at equal distances.
+    #[pyfunction]
+    #[pyo3(signature = (session, start, end, steps, *, dtype=None))]
+    fn linspace(
+        session: &Session,
+        start: Operand<'_>,
+        end: Operand<'_>,
+        steps: usize,
+        dtype: Option<&str>,
+    ) -> Answer {
+        numbers(dtype)?;
+        let (start, end) = (number(start)?, number(end)?);
+        made(session, |s| s.linspace(start, end, steps))
+    }
+
+    /// Powers of `base` whose exponents go from `start` to `end` at equal distances.
+    #[pyfunction]
+    #[pyo3(signature = (session, start, end, steps, base=10.0, *, dtype=None))]
+    fn logspace(
+        session: &Session,
+        start: Operand<'_>,
+        end: Operand<'_>,
+        steps: usize,
+        base: f64,
+        dtype: Option<&str>,
+    ) -> Answer {
+        numbers(dtype)?;
+        let (start, end) = (number(start)?, number(end)?);
+        made(session, |s| s.logspace(start, end, steps, base))
+    }
+
+    /// Rows and columns of the elements of the lower triangle of a matrix.
+    #[pyfunction]
+    #[pyo3(signature = (session, row, col, offset=0))]
+    fn tril_indices(session: &Session, row: usize, col: usize, offset: i64) -> Answer {
+        made(session, |s| s.tril_indices(row, col, offset))
+    }
+
+    /// Rows and columns of the elements of the upper triangle of a matrix.
+    #[pyfunction]
+    #[pyo3(signature = (session, row, col, offset=0))]
+    fn triu_indices(session: &Session, row: usize, col: usize, offset: i64) -> Answer {
+        made(session, |s| s.triu_indices(row, col, offset))
+    }
+
+    /// Uniform draws from 0 to 1.
+    #[pyfunction]
+    #[pyo3(signature = (session, size, *more, dtype=None))]
+    fn rand(session: &Session, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
+        let size = sizes(size, more, dtype)?;
+        made(session, |s| s.uniform(&size))
+    }
+
+    /// Draws of the normal distribution with mean 0 and deviation 1.
+    #[pyfunction]
+    #[pyo3(signature = (session, size, *more, dtype=None))]
+    fn randn(session: &Session, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
+        let size = sizes(size, more, dtype)?;
+        made(session, |s| s.normal(&size, 0.0, 1.0))
+    }
+
+    /// Whether draws of whole numbers are asked for as numbers, not as indices.
+    fn as_numbers(dtype: Option<&str>) -> PyResult<bool> {
+        match dtype {
+            None | Some("uint32") => Ok(false),
+            Some(_) => numbers(dtype).map(|()| true),
+        }
+    }
+
+    /// Random whole numbers below `high` and not below `low`, as numbers or as indices.
+    fn draw<'s>(s: &'s Native, dims: &[usize], low: u32, high: u32, numbers: bool) -> Result<Var<'s>> {
+        let draws = s.randint_range(dims, low, high)?;
+        if numbers { draws.to_float() } else { Ok(draws) }
+    }
+
+    /// Random indices from `low`, 0 if it is left out, up to, not including, `high`.
+    #[pyfunction]
+    #[pyo3(signature = (session, low, high, size=None, *, dtype=None))]
+    fn randint(session: &Session, low: u32, high: Dims, size: Option<Dims>, dtype: Option<&str>) -> Answer {
+        let numbers = as_numbers(dtype)?;
+        let (low, high, size) = match (high, size) {
+            (Dims::One(high), Some(size)) => (low, high, size),
+            (size @ Dims::Many(_), None) => (0, i64::from(low), size),
+            (Dims::One(_), None) | (Dims::Many(_), Some(_)) => {
+                return Err(PyValueError::new_err("randint: give high and size, or low, high and size"));
+            }
+        };
+        let high = u32::try_from(high).map_err(|_| PyValueError::new_err(format!("high is {high}")))?;
+        let size = unsigned("size", &size.list())?;
+        made(session, |s| draw(s, &size, low, high, numbers))
+    }
+
+    /// A random order of the indices below `n`.
+    #[pyfunction]
+    fn randperm(session: &Session, n: usize) -> Answer {
+        made(session, |s| s.permutation(n))
+    }
+
+    /// Normal draws, each with its own mean and deviation.
+    #[pyfunction]
+    #[pyo3(signature = (mean, std=Operand::Number(1.0)))]
+    fn normal(mean: Operand<'_>, std: Operand<'_>) -> Answer {
+        match (mean, std) {
+            (Operand::Tensor(mean), Operand::Tensor(std)) => one(&[&mean, &std], |v| v[0].normal(v[1])),
+            (Operand::Tensor(mean), Operand::Number(std)) => {
+                one(&[&mean], |v| v[0].normal(v[0].session().scalar(std)?))
+            }
+            (Operand::Number(mean), Operand::Tensor(std)) => {
+                one(&[&std], |v| v[0].session().scalar(mean)?.normal(v[0]))
+            }
+            (Operand::Number(_), Operand::Number(_)) => Err(PyValueError::new_err(
+                "normal of two numbers has no shape; use session.normal(mean, std, size)",
+            )),
+        }
+    }
+
+    /// Normal draws with one mean and deviation.
+    #[pyfunction]
+    #[pyo3(name = "normal_of_size", signature = (session, mean, std, size, *, dtype=None))]
+    fn normal_of_size(session: &Session, mean: f64, std: f64, size: Dims, dtype: Option<&str>) -> Answer {
+        let size = sizes(size, Vec::new(), dtype)?;
+        made(session, |s| s.normal(&size, mean, std))
+    }
+
+    /// 1 with the probability that the element is, or `p`, and 0 otherwise.
+    #[pyfunction]
+    #[pyo3(signature = (input, p=None))]
+    fn bernoulli(input: &Tensor, p: Option<f64>) -> Answer {
+        one(&[input], |v| match p {
+            Some(p) => v[0].session().bernoulli(v[0].shape()?.dims(), p),
+            None => v[0].bernoulli(),
+        })
+    }
+
+    /// Indices of the last axis, drawn with probabilities proportional to its elements.
+    #[pyfunction]
+    #[pyo3(signature = (input, num_samples, replacement=false))]
+    fn multinomial(input: &Tensor, num_samples: usize, replacement: bool) -> Answer {
+        one(&[input], |v| v[0].multinomial(num_samples, replacement))
+    }
+
+    /// Zeros in the shape of a tensor.
+    #[pyfunction]
+    #[pyo3(signature = (input, *, dtype=None))]
+    fn zeros_like(input: &Tensor, dtype: Option<&str>) -> Answer {
+        full_like(input, 0.0, dtype)
+    }
+
+    /// Ones in the shape of a tensor.
+    #[pyfunction]
+    #[pyo3(signature = (input, *, dtype=None))]
+    fn ones_like(input: &Tensor, dtype: Option<&str>) -> Answer {
+        full_like(input, 1.0, dtype)
+    }
+
+    /// Zeros too: there is no memory without values.
+    #[pyfunction]
+    #[pyo3(signature = (input, *, dtype=None))]
+    fn empty_like(input: &Tensor, dtype: Option<&str>) -> Answer {
+        full_like(input, 0.0, dtype)
+    }
+
+    /// Every element the same number, in the shape of a tensor.
+    #[pyfunction]
+    #[pyo3(signature = (input, fill_value, *, dtype=None))]
+    fn full_like(input: &Tensor, fill_value: f64, dtype: Option<&str>) -> Answer {
+        numbers(dtype)?;
+        one(&[input], |v| v[0].full_like(fill_value))
+    }
+
+    /// Every element the same number, or the element of a tensor without axes, in the shape of a tensor.
+    #[pyfunction]
+    fn fill(input: &Tensor, value: Operand<'_>) -> Answer {
+        match value {
+            Operand::Number(n) => full_like(input, n, None),
+            Operand::Tensor(t) => one(&[input, &t], |v| v[1].expand_as(v[0])),
+        }
+    }
+
+    /// Uniform draws from 0 to 1, in the shape of a tensor.
+    #[pyfunction]
+    #[pyo3(signature = (input, *, dtype=None))]
+    fn rand_like(input: &Tensor, dtype: Option<&str>) -> Answer {
+        numbers(dtype)?;
+        one(&[input], |v| v[0].session().uniform(v[0].shape()?.dims()))
+    }
+
+    /// Normal draws with mean 0 and deviation 1, in the shape of a tensor.
+    #[pyfunction]
+    #[pyo3(signature = (input, *, dtype=None))]
+    fn randn_like(input: &Tensor, dtype: Option<&str>) -> Answer {
+        numbers(dtype)?;
+        one(&[input], |v| v[0].session().normal(v[0].shape()?.dims(), 0.0, 1.0))
+    }
+
+    /// Random indices from `low`, 0 if one number is given, up to, not including, `high`, in the shape of a tensor.
+    #[pyfunction]
+    #[pyo3(signature = (input, low, high=None, *, dtype=None))]
+    fn randint_like(input: &Tensor, low: u32, high: Option<u32>, dtype: Option<&str>) -> Answer {
+        let numbers = as_numbers(dtype)?;
+        let (low, high) = high.map_or((0, low), |high| (low, high));
+        one(&[input], |v| draw(v[0].session(), v[0].shape()?.dims(), low, high, numbers))
+    }
+
+    /// Zeros in the session of a tensor.
+    #[pyfunction]
+    #[pyo3(signature = (input, size, *more, dtype=None))]
+    fn new_zeros(input: &Tensor, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
+        let size = sizes(size, more, dtype)?;
+        one(&[input], |v| v[0].session().zeros(&size))
+    }
+
+    /// Ones in the session of a tensor.
+    #[pyfunction]
+    #[pyo3(signature = (input, size, *more, dtype=None))]
+    fn new_ones(input: &Tensor, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
+        let size = sizes(size, more, dtype)?;
+        one(&[input], |v| v[0].session().ones(&size))
+    }
+
+    /// Zeros too: there is no memory without values.
+    #[pyfunction]
+    #[pyo3(signature = (input, size, *more, dtype=None))]
+    fn new_empty(input: &Tensor, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
+        new_zeros(input, size, more, dtype)
+    }
+
+    /// Every element the same number, in the session of a tensor.
+    #[pyfunction]
+    #[pyo3(signature = (input, size, fill_value, *, dtype=None))]
+    fn new_full(input: &Tensor, size: Dims, fill_value: f64, dtype: Option<&str>) -> Answer {
+        let size = sizes(size, Vec::new(), dtype)?;
+        one(&[input], |v| v[0].session().full(&size, fill_value))
+    }
+}

@@ -1,0 +1,265 @@
+//! Values of a session, and how functions run on them.
+
+use crate::held::Held;
+use dittograd::device::DType;
+use dittograd::error::Result;
+use dittograd::session::{Var, VarId};
+use dittograd::tensor::AnyTensor;
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyTuple};
+use std::sync::Arc;
+
+/// A value on a device: float32 numbers, or unsigned 32-bit indices. Truth values are the numbers 0 and 1, and the tensor knows that they
+/// are truth values.
+#[pyclass(frozen, module = "dittograd")]
+pub struct Tensor {
+    session: Arc<Held>,
+    id: VarId,
+    truth: bool,
+}
+
+/// What a function of tensors returns.
+pub type Answer = PyResult<Tensor>;
+
+/// The session of all inputs.
+fn common(inputs: &[&Tensor]) -> PyResult<Arc<Held>> {
+    let [first, rest @ ..] = inputs else {
+        return Err(PyValueError::new_err("the list of tensors is empty; give at least one"));
+    };
+    if rest.iter().any(|t| !Arc::ptr_eq(&t.session, &first.session)) {
+        return Err(PyValueError::new_err(
+            "the tensors belong to different sessions; make all of them in one",
+        ));
+    }
+    Ok(first.session.clone())
+}
+
+/// Runs `f` on the values of `inputs`.
+pub fn many(
+    inputs: &[&Tensor],
+    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Vec<Var<'s>>>,
+) -> PyResult<Vec<Tensor>> {
+    let held = common(inputs)?;
+    let ids = held.with(|session| {
+        let vars: Vec<Var<'_>> = inputs.iter().map(|t| session.from_id(t.id)).collect();
+        Ok(f(&vars)?.into_iter().map(Var::to_id).collect::<Vec<_>>())
+    })?;
+    Ok(ids.into_iter().map(|id| Tensor::new(held.clone(), id)).collect())
+}
+
+/// Like [`many`], for a function of one result.
+pub fn one(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>>) -> Answer {
+    let held = common(inputs)?;
+    let id = held.with(|session| {
+        let vars: Vec<Var<'_>> = inputs.iter().map(|t| session.from_id(t.id)).collect();
+        Ok(f(&vars)?.to_id())
+    })?;
+    Ok(Tensor::new(held, id))
+}
+
+/// Like [`one`], for a function whose results are truth values: a comparison, a logical function.
+pub fn truth(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>>) -> Answer {
+    one(inputs, f).map(Tensor::into_truth)
+}
+
+/// Like [`one`], for a function that only moves elements: of truth values it makes truth values.
+pub fn moved(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>>) -> Answer {
+    let truth = inputs.iter().all(|t| t.truth);
+    Ok(Tensor { truth, ..one(inputs, f)? })
+}
+
+/// Like [`moved`], for a function of several results.
+pub fn moved_many(
+    inputs: &[&Tensor],
+    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Vec<Var<'s>>>,
+) -> PyResult<Vec<Tensor>> {
+    let truth = inputs.iter().all(|t| t.truth);
+    Ok(many(inputs, f)?.into_iter().map(|t| Tensor { truth, ..t }).collect())
+}
+
+/// Like [`many`], for a function of two results.
+pub fn two(
+    inputs: &[&Tensor],
+    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<(Var<'s>, Var<'s>)>,
+) -> PyResult<(Tensor, Tensor)> {
+    let held = common(inputs)?;
+    let (a, b) = held.with(|session| {
+        let vars: Vec<Var<'_>> = inputs.iter().map(|t| session.from_id(t.id)).collect();
+        let (a, b) = f(&vars)?;
+        Ok((a.to_id(), b.to_id()))
+    })?;
+    Ok((Tensor::new(held.clone(), a), Tensor::new(held, b)))
+}
+
+/// Runs `f` on the value of `input` and of each tensor of `others` that is given.
+pub fn with_optional(
+    input: &Tensor,
+    others: &[Option<&Tensor>],
+    f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<Var<'s>>,
+) -> Answer {
+    let given: Vec<&Tensor> = std::iter::once(input).chain(others.iter().copied().flatten()).collect();
+    let present: Vec<bool> = others.iter().map(Option::is_some).collect();
+    one(&given, |v| {
+        let mut rest = v[1..].iter().copied();
+        let others: Vec<Option<Var<'_>>> =
+            present.iter().map(|&p| if p { rest.next() } else { None }).collect();
+        f(v[0], &others)
+    })
+}
+
+/// Like [`with_optional`], for a function of several results.
+pub fn many_with_optional(
+    input: &Tensor,
+    others: &[Option<&Tensor>],
+    f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<Vec<Var<'s>>>,
+) -> PyResult<Vec<Tensor>> {
+    let given: Vec<&Tensor> = std::iter::once(input).chain(others.iter().copied().flatten()).collect();
+    let present: Vec<bool> = others.iter().map(Option::is_some).collect();
+    many(&given, |v| {
+        let mut rest = v[1..].iter().copied();
+        let others: Vec<Option<Var<'_>>> =
+            present.iter().map(|&p| if p { rest.next() } else { None }).collect();
+        f(v[0], &others)
+    })
+}
+
+/// What `f` finds out about a tensor.
+pub fn asked<T>(input: &Tensor, f: impl for<'s> FnOnce(Var<'s>) -> Result<T>) -> PyResult<T> {
+    input.session.with(|session| f(session.from_id(input.id)))
+}
+
+impl Tensor {
+    pub fn new(session: Arc<Held>, id: VarId) -> Tensor {
+        Tensor { session, id, truth: false }
+    }
+
+    /// The same elements, which are truth values.
+    pub fn into_truth(self) -> Tensor {
+        Tensor { truth: true, ..self }
+    }
+
+    /// Whether its elements are truth values.
+    pub fn is_truth(&self) -> bool {
+        self.truth
+    }
+
+    pub fn id(&self) -> VarId {
+        self.id
+    }
+
+    pub fn held(&self) -> &Arc<Held> {
+        &self.session
+    }
+
+    /// The sizes of its axes.
+    pub fn dims(&self) -> PyResult<Vec<usize>> {
+        asked(self, |x| Ok(x.shape()?.dims().to_vec()))
+    }
+
+    /// The number of its axes.
+    pub fn rank(&self) -> PyResult<usize> {
+        asked(self, |x| Ok(x.shape()?.rank()))
+    }
+
+    /// The type of its elements in memory.
+    fn stored(&self) -> PyResult<&'static str> {
+        Ok(if self.is_index()? { "uint32" } else { "float32" })
+    }
+
+    /// Whether it holds indices.
+    pub fn is_index(&self) -> PyResult<bool> {
+        asked(self, |x| Ok(x.meta()?.dtype == DType::U32))
+    }
+}
+
+#[pymethods]
+impl Tensor {
+    /// The sizes of its axes.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, self.dims()?)
+    }
+
+    /// The number of its axes.
+    #[getter]
+    fn ndim(&self) -> PyResult<usize> {
+        self.rank()
+    }
+
+    /// `"float32"`, `"uint32"`, or `"bool"`: truth values, which count as the numbers 0 and 1.
+    #[getter]
+    fn dtype(&self) -> PyResult<&'static str> {
+        Ok(if self.truth { "bool" } else { self.stored()? })
+    }
+
+    /// The number of its elements.
+    fn numel(&self) -> PyResult<usize> {
+        asked(self, |x| Ok(x.shape()?.numel()))
+    }
+
+    /// Whether gradients flow to it.
+    #[getter]
+    fn requires_grad(&self) -> PyResult<bool> {
+        asked(self, |x| x.requires_grad())
+    }
+
+    /// Its only element, as a Python number.
+    fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if self.is_index()? {
+            let values = asked(self, |x| x.indices())?;
+            return match values.data() {
+                [one] => Ok(one.into_pyobject(py)?.into_any()),
+                _ => Err(PyValueError::new_err("item: the tensor must have one element")),
+            };
+        }
+        let number = asked(self, |x| x.item())?;
+        if self.truth {
+            return Ok((number != 0.0).into_pyobject(py)?.to_owned().into_any());
+        }
+        Ok(number.into_pyobject(py)?.into_any())
+    }
+
+    /// Its elements as a NumPy array. Waits for the device.
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (bytes, dims) = match asked(self, |x| x.to_any::<f32>())? {
+            AnyTensor::Num(t) => {
+                (PyBytes::new(py, bytemuck::cast_slice(t.data())), t.shape().dims().to_vec())
+            }
+            AnyTensor::Idx(t) => {
+                (PyBytes::new(py, bytemuck::cast_slice(t.data())), t.shape().dims().to_vec())
+            }
+        };
+        let numpy = py.import("numpy")?;
+        let flat = numpy.call_method1("frombuffer", (bytes, self.stored()?))?;
+        // This copies the elements.
+        flat.call_method1("reshape", (dims,))?.call_method1("astype", (self.dtype()?,))
+    }
+
+    /// The same value, through which no gradient flows.
+    fn detach(&self) -> Answer {
+        moved(&[self], |v| v[0].detach())
+    }
+
+    /// Gradients of this tensor, which must have one element, by each of `inputs`: `None` for those it does not depend on.
+    fn grad(&self, inputs: Vec<Py<Tensor>>) -> PyResult<Vec<Option<Tensor>>> {
+        let ids: Vec<VarId> = inputs.iter().map(|t| t.get().id).collect();
+        let found = self.session.with(|session| {
+            let y = session.from_id(self.id);
+            let wanted: Vec<Var<'_>> = ids.iter().map(|&id| session.from_id(id)).collect();
+            let seed = y.ones_like()?;
+            let grads = session.vjp(&[(y, seed)], &wanted)?;
+            Ok(grads.into_iter().map(|g| g.map(Var::to_id)).collect::<Vec<_>>())
+        })?;
+        Ok(found.into_iter().map(|id| id.map(|id| Tensor::new(self.session.clone(), id))).collect())
+    }
+
+    fn __repr__(&self) -> PyResult<String> {
+        let text = asked(self, |x| Ok(x.to_string()))?;
+        Ok(format!("tensor({})", text.replace('\n', "\n       ")))
+    }
+
+    fn __len__(&self) -> PyResult<usize> {
+        self.dims()?.first().copied().ok_or_else(|| PyTypeError::new_err("a scalar has no length"))
+    }
+}
