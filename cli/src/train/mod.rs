@@ -543,7 +543,8 @@ impl Train {
             _ => false,
         };
         let stays = home.filter(|home| self.out.as_ref().is_none_or(|out| is_same(out, home)));
-        let mut folder = match stays.filter(|_| file.exists()) {
+        // Its lock tells of a run that has not saved a state yet.
+        let mut folder = match stays.filter(|home| home.is_dir()) {
             Some(home) if leads => Some(RunFolder::open(home)?),
             Some(home) => Some(RunFolder::follow(home)?),
             None => None,

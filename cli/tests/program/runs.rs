@@ -158,6 +158,11 @@ fn one_run_at_a_time_writes_to_a_folder() {
     let mut text = String::new();
     rest.read_to_string(&mut text).unwrap();
     assert_eq!(first.wait().unwrap().code(), Some(0), "{text}");
+    // A run that has not saved a state yet is one too.
+    let young = dittograd::train::RunFolder::create(home.path().join("young")).unwrap();
+    failed(home.path(), "train --resume young", "young: another process is at work in this folder");
+    drop(young);
+    failed(home.path(), "train --resume young", "young/checkpoint.safetensors: No such file");
     // Started at the same moment, one of them runs.
     for i in 0..4 {
         let args = format!("train mlp --samples 100 --steps 300 --device cpu --threads 1 --out both{i}");
