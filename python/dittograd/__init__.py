@@ -12,7 +12,7 @@ Functions have the names, arguments and defaults of PyTorch's; most are methods 
 import functools
 
 from . import _native
-from ._native import Session, Tensor
+from ._native import Device, Function, Graph, Param, Params, Session, Tensor, TrainStep
 
 
 def _functions(module):
@@ -52,7 +52,7 @@ for _module in (
     _install(_functions(_module))
 globals().update(_functions(_native.nn_native))
 
-from . import _indexing, _operators, _shapes, fft, linalg, masked, nn, signal, special  # noqa: E402
+from . import _indexing, _operators, _shapes, fft, linalg, masked, nn, optim, signal, special  # noqa: E402
 
 _install(_shapes.names)
 # Functions that PyTorch has both in `torch` and in `torch.nn.functional`; the last group are methods too.

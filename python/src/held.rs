@@ -2,22 +2,55 @@
 
 use crate::errors::raised;
 use dittograd::error::{Error, Result};
-use dittograd::session::Session as Native;
+use dittograd::params::Param;
+use dittograd::session::{Session as Native, VarId};
 use pyo3::PyResult;
-use std::sync::{Mutex, PoisonError};
+use pyo3::exceptions::PyRuntimeError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A session that Python's objects share.
-pub struct Held(Mutex<Native>);
+pub struct Held(Mutex<State>);
+
+struct State {
+    /// Taken when the program that it records is complete.
+    session: Option<Native>,
+    /// Parameters that a program assigns to, with the values.
+    assigned: Vec<(Param, VarId)>,
+}
 
 impl Held {
     pub fn new(session: Native) -> Held {
-        Held(Mutex::new(session))
+        Held(Mutex::new(State { session: Some(session), assigned: Vec::new() }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What `f` makes of the session.
     pub fn with<T>(&self, f: impl FnOnce(&Native) -> Result<T>) -> PyResult<T> {
-        let session = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // The line of this binding says nothing to a Python program; its traceback does.
-        f(&session).map_err(|e: Error| raised(e.without_location()))
+        match &self.lock().session {
+            // The line of this binding says nothing to a Python program; its traceback does.
+            Some(session) => f(session).map_err(|e: Error| raised(e.without_location())),
+            None => Err(PyRuntimeError::new_err(
+                "this tensor belongs to a program that was being recorded; it has no value after that. Return from the function what \
+                 you want to see",
+            )),
+        }
+    }
+
+    /// Gives a parameter a value when the step ends.
+    pub fn assign(&self, param: &Param, value: VarId) -> PyResult<()> {
+        self.with(|session| session.assign(param, session.from_id(value)))?;
+        let assigned = &mut self.lock().assigned;
+        assigned.retain(|(p, _)| p.name() != param.name());
+        assigned.push((param.clone(), value));
+        Ok(())
+    }
+
+    /// Takes the session out when the program that it records is complete, and what the program assigns.
+    pub fn take(&self) -> Option<(Native, Vec<(Param, VarId)>)> {
+        let state = &mut *self.lock();
+        Some((state.session.take()?, std::mem::take(&mut state.assigned)))
     }
 }

@@ -1,10 +1,17 @@
 //! dittograd as a Python package: sessions, tensors, and functions with the names and arguments of PyTorch's.
 
 mod arguments;
+mod arrays;
+mod device;
 mod errors;
 mod functions;
+mod graph;
 mod held;
+mod optim;
+mod params;
+mod record;
 mod session;
+mod step;
 mod tensor;
 
 use pyo3::prelude::*;
@@ -50,7 +57,17 @@ mod _native {
     use crate::functions::special::special;
 
     #[pymodule_export]
+    use crate::device::Device;
+    #[pymodule_export]
+    use crate::graph::{Function, Graph};
+    #[pymodule_export]
+    use crate::optim::Optimizer;
+    #[pymodule_export]
+    use crate::params::{Param, Params};
+    #[pymodule_export]
     use crate::session::Session;
+    #[pymodule_export]
+    use crate::step::TrainStep;
     #[pymodule_export]
     use crate::tensor::Tensor;
 }

@@ -1,14 +1,14 @@
 //! Sessions of Python programs.
 
-use crate::errors::raised;
+use crate::arrays::{Given, Negative, given};
+use crate::device::{Device, Place};
 use crate::held::Held;
+use crate::params::Param;
 use crate::tensor::Tensor;
-use dittograd::device::{Device, Simd};
-use dittograd::error::{Error, Result};
+use dittograd::error::Result;
 use dittograd::session::{Options, Session as Native, VarId};
-use dittograd::tensor::Tensor as Host;
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use dittograd::tensor::AnyTensor;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use std::sync::Arc;
 
@@ -25,71 +25,34 @@ pub struct Session {
 }
 
 impl Session {
+    pub fn of(held: Arc<Held>) -> Session {
+        Session { held }
+    }
+
     pub fn made(&self, f: impl FnOnce(&Native) -> Result<VarId>) -> PyResult<Tensor> {
         Ok(Tensor::new(self.held.clone(), self.held.with(f)?))
     }
 }
 
-/// The elements of a buffer as numbers, truth values or indices.
-enum Elements {
-    Numbers(Vec<f32>),
-    Truths(Vec<f32>),
-    Indices(Vec<u32>),
-}
-
-/// Reads what supports Python's buffer protocol, such as a NumPy array.
-fn elements(py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<(Elements, Vec<usize>)> {
-    let numpy = py.import("numpy")?;
-    let array = numpy.call_method1("ascontiguousarray", (data,))?;
-    let dims: Vec<usize> = data
-        .getattr("shape")
-        .and_then(|s| s.extract())
-        .or_else(|_| numpy.call_method1("shape", (data,)).and_then(|s| s.extract()))?;
-    let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
-    let as_type = |name: &str| array.call_method1("astype", (name,));
-    let elements = match kind.as_str() {
-        "f" => Elements::Numbers(PyBuffer::<f32>::get(&as_type("float32")?)?.to_vec(py)?),
-        "b" => Elements::Truths(PyBuffer::<f32>::get(&as_type("float32")?)?.to_vec(py)?),
-        "i" | "u" => {
-            let wide = PyBuffer::<i64>::get(&as_type("int64")?)?.to_vec(py)?;
-            let narrow = wide.iter().map(|&i| {
-                u32::try_from(i).map_err(|_| {
-                    PyValueError::new_err(format!(
-                        "{i} is no index: indices are whole numbers from 0 to 4294967295"
-                    ))
-                })
-            });
-            Elements::Indices(narrow.collect::<PyResult<_>>()?)
-        }
-        _ => {
-            let name = array.getattr("dtype")?.str()?;
-            return Err(PyTypeError::new_err(format!(
-                "elements of type {name} are not supported; give floats, integers (they become indices) or booleans"
-            )));
-        }
-    };
-    Ok((elements, dims))
-}
-
 #[pymethods]
 impl Session {
     #[new]
-    #[pyo3(signature = (device="cpu", *, seed=0, threads=None, numerics=None, inference=false))]
+    #[pyo3(signature = (device=Place::Name("cpu".into()), *, seed=0, threads=None, numerics=None, inference=false))]
+    #[pyo3(text_signature = "(device='cpu', *, seed=0, threads=None, numerics=None, inference=False)")]
     fn new(
-        device: &str,
+        device: Place,
         seed: u64,
         threads: Option<usize>,
         numerics: Option<&str>,
         inference: bool,
     ) -> PyResult<Session> {
-        let open = || {
-            let device = match threads {
-                Some(threads) if device == "cpu" => Device::cpu_with(threads, Simd::best())?,
-                _ => Device::parse(device)?,
-            };
-            numerics.map_or(Ok(device.clone()), |mode| device.in_mode(mode.parse()?))
+        let device = match device {
+            Place::Name(name) => Device::new(&name, threads, numerics)?.native().clone(),
+            Place::Device(_) if threads.is_some() || numerics.is_some() => {
+                return Err(PyValueError::new_err("a Device has threads and numerics; give them to it"));
+            }
+            Place::Device(device) => device.get().native().clone(),
         };
-        let device = open().map_err(|e: Error| raised(e.without_location()))?;
         let session = Native::new(&device, Options { seed, track_gradients: !inference });
         Ok(Session { held: Arc::new(Held::new(session)) })
     }
@@ -97,21 +60,33 @@ impl Session {
     /// A tensor of what NumPy can read: floats become float32, integers become indices, booleans truth values.
     #[pyo3(signature = (data, requires_grad=false))]
     fn tensor(&self, py: Python<'_>, data: &Bound<'_, PyAny>, requires_grad: bool) -> PyResult<Tensor> {
-        let (elements, dims) = elements(py, data)?;
-        let truth = matches!(elements, Elements::Truths(_)) && !requires_grad;
+        let Given { tensor, truth } = given(py, data, Negative::Refused)?;
         let made = self.made(|session| {
-            let var = match elements {
-                Elements::Numbers(data) | Elements::Truths(data) if requires_grad => {
-                    session.variable(&Host::new(&dims, data)?)?
-                }
-                Elements::Numbers(data) | Elements::Truths(data) => {
-                    session.input(&Host::new(&dims, data)?)?
-                }
-                Elements::Indices(data) => session.labels(&Host::new(&dims, data)?)?,
+            let var = match &tensor {
+                AnyTensor::Num(numbers) if requires_grad => session.variable(numbers)?,
+                AnyTensor::Num(numbers) => session.input(numbers)?,
+                AnyTensor::Idx(indices) => session.labels(indices)?,
             };
             Ok(var.to_id())
         })?;
-        Ok(if truth { made.into_truth() } else { made })
+        Ok(if truth && !requires_grad { made.into_truth() } else { made })
+    }
+
+    /// The value of a parameter.
+    fn param(&self, param: &Param) -> PyResult<Tensor> {
+        self.made(|session| Ok(session.param(param.native())?.to_id()))
+    }
+
+    /// Gives a parameter that is not trained a new value, such as a running mean. It takes effect at `reset`; in a program, when the step
+    /// or call ends.
+    fn assign(&self, param: &Param, value: &Tensor) -> PyResult<()> {
+        self.held.assign(param.native(), value.id())
+    }
+
+    /// The device it computes on.
+    #[getter]
+    fn device(&self) -> PyResult<Device> {
+        self.held.with(|session| Ok(Device::of(session.device())))
     }
 
     /// Gradients of `outputs` by `inputs`, with `seeds` as the gradients of the outputs: `None` for an input that they do not depend on.

@@ -1,13 +1,14 @@
 //! Values of a session, and how functions run on them.
 
+use crate::arrays::to_numpy;
 use crate::held::Held;
-use dittograd::device::DType;
+use crate::session::Session;
+use dittograd::device::{DType, Meta};
 use dittograd::error::Result;
 use dittograd::session::{Var, VarId};
-use dittograd::tensor::AnyTensor;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyTuple};
+use pyo3::types::PyTuple;
 use std::sync::Arc;
 
 /// A value on a device: float32 numbers, or unsigned 32-bit indices. Truth values are the numbers 0 and 1, and the tensor knows that they
@@ -17,6 +18,14 @@ pub struct Tensor {
     session: Arc<Held>,
     id: VarId,
     truth: bool,
+}
+
+/// NumPy's name of a type of elements.
+pub fn dtype_name(dtype: DType) -> &'static str {
+    match dtype {
+        DType::F32 => "float32",
+        DType::U32 => "uint32",
+    }
 }
 
 /// What a function of tensors returns.
@@ -157,6 +166,11 @@ impl Tensor {
         asked(self, |x| Ok(x.shape()?.dims().to_vec()))
     }
 
+    /// Its shape and the type of its elements.
+    pub fn meta(&self) -> PyResult<Meta> {
+        asked(self, |x| x.meta())
+    }
+
     /// The number of its axes.
     pub fn rank(&self) -> PyResult<usize> {
         asked(self, |x| Ok(x.shape()?.rank()))
@@ -164,7 +178,7 @@ impl Tensor {
 
     /// The type of its elements in memory.
     fn stored(&self) -> PyResult<&'static str> {
-        Ok(if self.is_index()? { "uint32" } else { "float32" })
+        Ok(dtype_name(self.meta()?.dtype))
     }
 
     /// Whether it holds indices.
@@ -222,18 +236,14 @@ impl Tensor {
 
     /// Its elements as a NumPy array. Waits for the device.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let (bytes, dims) = match asked(self, |x| x.to_any::<f32>())? {
-            AnyTensor::Num(t) => {
-                (PyBytes::new(py, bytemuck::cast_slice(t.data())), t.shape().dims().to_vec())
-            }
-            AnyTensor::Idx(t) => {
-                (PyBytes::new(py, bytemuck::cast_slice(t.data())), t.shape().dims().to_vec())
-            }
-        };
-        let numpy = py.import("numpy")?;
-        let flat = numpy.call_method1("frombuffer", (bytes, self.stored()?))?;
-        // This copies the elements.
-        flat.call_method1("reshape", (dims,))?.call_method1("astype", (self.dtype()?,))
+        let array = to_numpy(py, &asked(self, |x| x.to_any())?)?;
+        if self.truth { array.call_method1("astype", ("bool",)) } else { Ok(array) }
+    }
+
+    /// Its session.
+    #[getter]
+    fn session(&self) -> Session {
+        Session::of(self.session.clone())
     }
 
     /// The same value, through which no gradient flows.

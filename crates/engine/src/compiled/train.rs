@@ -90,7 +90,7 @@ pub struct TrainStep<F> {
 }
 
 /// Values besides the loss, of a step's inputs.
-type Metrics = Box<dyn for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>>>;
+type Metrics = Box<dyn for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + Send>;
 
 /// A program for one set of input shapes, and the random calls one run of it makes.
 struct Entry {
@@ -148,7 +148,7 @@ where
     /// what the loss computes as well, random draws included, is computed once.
     pub fn metrics(
         mut self,
-        f: impl for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + 'static,
+        f: impl for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + Send + 'static,
     ) -> TrainStep<F> {
         self.metrics = Some(Box::new(f));
         self.forget();
@@ -198,6 +198,12 @@ where
     /// Sets the learning rate of later steps.
     pub fn set_lr(&mut self, lr: f64) {
         self.optimizer.set_lr(lr);
+    }
+
+    /// Sets the learning rate of a group for later steps.
+    #[track_caller]
+    pub fn set_group_lr(&mut self, group: usize, lr: f64) -> Result<()> {
+        self.optimizer.set_group_lr(group, lr)
     }
 
     /// The optimizer's state, to be saved. Waits for the device. Of several processes all must call it, and the first gets the

@@ -1,0 +1,73 @@
+//! Where Python programs compute.
+
+use crate::errors::raised;
+use dittograd::device::{Device as Native, Simd};
+use dittograd::error::Error;
+use pyo3::prelude::*;
+
+/// A place to compute in: a CPU or a GPU, in one of the modes of numerics.
+///
+/// name: "cpu", "cuda" or "cuda:1"; the same bits on all of them
+/// threads: of the CPU, all cores without it; the same bits with any number
+/// numerics: "strict", "fast" or "turbo"; each has one answer of its own
+#[pyclass(frozen, module = "dittograd")]
+pub struct Device {
+    native: Native,
+}
+
+impl Device {
+    pub fn native(&self) -> &Native {
+        &self.native
+    }
+
+    pub fn of(native: &Native) -> Device {
+        Device { native: native.clone() }
+    }
+}
+
+#[pymethods]
+impl Device {
+    #[new]
+    #[pyo3(signature = (name="cpu", *, threads=None, numerics=None))]
+    pub fn new(name: &str, threads: Option<usize>, numerics: Option<&str>) -> PyResult<Device> {
+        let open = || {
+            let device = match threads {
+                Some(threads) if name == "cpu" => Native::cpu_with(threads, Simd::best())?,
+                _ => Native::parse(name)?,
+            };
+            numerics.map_or(Ok(device.clone()), |mode| device.in_mode(mode.parse()?))
+        };
+        Ok(Device { native: open().map_err(|e: Error| raised(e.without_location()))? })
+    }
+
+    /// Waits until all that was begun on it is done.
+    fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
+        py.detach(|| self.native.synchronize()).map_err(|e| raised(e.without_location()))
+    }
+
+    /// The mode of its numerics.
+    #[getter]
+    fn numerics(&self) -> String {
+        self.native.numerics().to_string()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Device({}, {})", self.native, self.native.numerics())
+    }
+}
+
+/// A device or the name of one.
+#[derive(FromPyObject)]
+pub enum Place {
+    Device(Py<Device>),
+    Name(String),
+}
+
+impl Place {
+    pub fn open(&self) -> PyResult<Native> {
+        match self {
+            Place::Device(device) => Ok(device.get().native.clone()),
+            Place::Name(name) => Ok(Device::new(name, None, None)?.native),
+        }
+    }
+}

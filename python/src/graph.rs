@@ -1,0 +1,227 @@
+//! Programs as data, and compiled.
+
+use crate::arrays::{Given, Negative, given, to_numpy};
+use crate::device::Place;
+use crate::errors::raised;
+use crate::params::Params;
+use crate::record::{Input, Recorded, record};
+use crate::tensor::{Tensor, dtype_name};
+use dittograd::device::{Device, Meta};
+use dittograd::error::{Error, Result};
+use dittograd::graph::{Function as NativeFunction, Graph as Native};
+use dittograd::params::Param as NativeParam;
+use dittograd::tensor::AnyTensor;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+fn without_place<T>(result: Result<T>) -> PyResult<T> {
+    result.map_err(|e: Error| raised(e.without_location()))
+}
+
+/// A program as data: values in the order they are computed, and which of them it returns.
+#[pyclass(frozen, module = "dittograd")]
+pub struct Graph {
+    recorded: Arc<Recorded>,
+    /// Where constants and parameters are.
+    device: Device,
+}
+
+/// The inputs that arrays or tensors are examples of.
+fn inputs_like(py: Python<'_>, examples: &Bound<'_, PyTuple>) -> PyResult<Vec<Input>> {
+    let input = |example: Bound<'_, PyAny>| {
+        if let Ok(tensor) = example.cast::<Tensor>() {
+            let (meta, truth) = (tensor.get().meta()?, tensor.get().is_truth());
+            return Ok(Input { meta, truth });
+        }
+        let Given { tensor, truth } = given(py, &example, Negative::Wrapped)?;
+        Ok(Input { meta: tensor.meta(), truth })
+    };
+    examples.iter().map(input).collect()
+}
+
+/// Arrays that a program is run on.
+pub fn arrays(py: Python<'_>, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<Given>> {
+    inputs.iter().map(|x| given(py, &x, Negative::Wrapped)).collect()
+}
+
+impl Graph {
+    fn native(&self) -> &Native {
+        &self.recorded.graph
+    }
+
+    fn of(&self, graph: Native) -> Graph {
+        let returned = graph.outputs().len();
+        let recorded = Arc::new(Recorded { graph, returned, assigned: Vec::new() });
+        Graph { recorded, device: self.device.clone() }
+    }
+}
+
+#[pymethods]
+impl Graph {
+    /// The program of a function: `function(session, *inputs)` is called once, with inputs of which only types and shapes are known,
+    /// and all it computes is recorded. Nothing runs.
+    ///
+    /// examples: arrays or tensors of the inputs' types and shapes
+    /// device: where constants and the parameters are
+    /// seed: where random numbers start
+    #[staticmethod]
+    #[pyo3(signature = (function, *examples, device=Place::Name("cpu".into()), seed=0))]
+    #[pyo3(text_signature = "(function, *examples, device='cpu', seed=0)")]
+    fn trace(
+        py: Python<'_>,
+        function: &Bound<'_, PyAny>,
+        examples: &Bound<'_, PyTuple>,
+        device: Place,
+        seed: u64,
+    ) -> PyResult<Graph> {
+        let device = device.open()?;
+        let recorded = Arc::new(record(py, &device, seed, &inputs_like(py, examples)?, function)?);
+        Ok(Graph { recorded, device })
+    }
+
+    /// Reads a program from text. Its parameters have no values until `bind`.
+    #[staticmethod]
+    #[pyo3(signature = (text, *, device=Place::Name("cpu".into())), text_signature = "(text, *, device='cpu')")]
+    fn parse(text: &str, device: Place) -> PyResult<Graph> {
+        let graph = without_place(Native::parse(text))?;
+        let returned = graph.outputs().len();
+        let recorded = Arc::new(Recorded { graph, returned, assigned: Vec::new() });
+        Ok(Graph { recorded, device: device.open()? })
+    }
+
+    /// The program as text, which `parse` reads.
+    fn text(&self) -> PyResult<String> {
+        without_place(self.native().text())
+    }
+
+    /// A hash of its text: equal programs have equal hashes.
+    fn hash(&self) -> PyResult<String> {
+        without_place(self.native().hash())
+    }
+
+    /// Types and shapes of its inputs.
+    #[getter]
+    fn inputs(&self) -> Vec<(String, Vec<usize>)> {
+        let shown = |m: &Meta| (dtype_name(m.dtype).to_string(), m.shape.dims().to_vec());
+        self.native().inputs().iter().map(shown).collect()
+    }
+
+    /// Names and shapes of the parameters that it reads.
+    #[getter]
+    fn params(&self) -> Vec<(String, Vec<usize>)> {
+        self.native().params().into_iter().map(|(name, shape)| (name, shape.dims().to_vec())).collect()
+    }
+
+    /// The same program, which reads these parameters.
+    fn bind(&self, params: &Params) -> PyResult<Graph> {
+        let mut graph = self.native().clone();
+        let device = params.with(|params| {
+            graph.bind(params)?;
+            Ok(params.device().clone())
+        })?;
+        Ok(Graph { device, ..self.of(graph) })
+    }
+
+    /// The program of the gradients: from its inputs and gradients of its results to gradients of the inputs.
+    fn vjp(&self) -> PyResult<Graph> {
+        Ok(self.of(without_place(self.native().vjp())?))
+    }
+
+    /// A drawing of it.
+    fn to_svg(&self) -> String {
+        self.native().to_svg()
+    }
+
+    /// A drawing of it in Graphviz's language.
+    fn to_dot(&self) -> String {
+        self.native().to_dot()
+    }
+
+    /// Writes its text to a file.
+    fn save(&self, path: PathBuf) -> PyResult<()> {
+        without_place(dittograd::io::atomic::write(&path, self.text()?.as_bytes()))
+    }
+
+    /// The program ready to run many times: planned, fused, on a GPU one CUDA graph.
+    #[pyo3(signature = (device=None))]
+    fn compile(&self, device: Option<Place>) -> PyResult<Function> {
+        let device = device.map_or(Ok(self.device.clone()), |d| d.open())?;
+        let native = Mutex::new(without_place(self.native().compile(&device))?);
+        let Recorded { returned, assigned, .. } = &*self.recorded;
+        Ok(Function { native, returned: *returned, assigned: assigned.clone() })
+    }
+
+    fn __repr__(&self) -> String {
+        self.native().to_string()
+    }
+
+    fn __eq__(&self, other: &Graph) -> bool {
+        self.native() == other.native()
+    }
+
+    fn __len__(&self) -> usize {
+        self.native().size()
+    }
+}
+
+/// A compiled program. Calls give the bits of running it op by op; random draws continue from call to call.
+#[pyclass(frozen, module = "dittograd")]
+pub struct Function {
+    native: Mutex<NativeFunction>,
+    returned: usize,
+    assigned: Vec<NativeParam>,
+}
+
+impl Function {
+    /// What `f` makes of it while Python's other threads run.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        f: impl FnOnce(&mut NativeFunction) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        without_place(py.detach(|| f(&mut self.native.lock().unwrap_or_else(PoisonError::into_inner))))
+    }
+}
+
+#[pymethods]
+impl Function {
+    /// Runs it on arrays and returns arrays. Parameters that it assigns to are changed.
+    #[pyo3(signature = (*inputs))]
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &Bound<'py, PyTuple>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let inputs: Vec<AnyTensor> = arrays(py, inputs)?.into_iter().map(|x| x.tensor).collect();
+        let returned = self.with(py, |function| {
+            let mut all = function.call(&inputs)?;
+            for (param, value) in self.assigned.iter().zip(all.split_off(self.returned)) {
+                param.set(value.num()?)?;
+            }
+            Ok(all)
+        })?;
+        returned.iter().map(|t| to_numpy(py, t)).collect()
+    }
+
+    /// The compiled program, one value a line.
+    #[getter]
+    fn text(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.with(py, |function| Ok(function.text().map(str::to_string)))
+    }
+
+    /// The bytes of memory that a run needs besides the parameters.
+    #[getter]
+    fn memory(&self, py: Python<'_>) -> PyResult<Option<usize>> {
+        self.with(py, |function| Ok(function.plan().map(|p| p.arena_bytes)))
+    }
+
+    /// Continues random draws at a call, as after a resume.
+    fn set_random_calls(&self, py: Python<'_>, calls: u64) -> PyResult<()> {
+        self.with(py, |function| {
+            function.set_random_calls(calls);
+            Ok(())
+        })
+    }
+}
