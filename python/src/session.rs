@@ -72,6 +72,19 @@ impl Session {
         Ok(if truth && !requires_grad { made.into_truth() } else { made })
     }
 
+    /// As `tensor`, of numbers that never change: in a program they become a part of it.
+    fn constant(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+        let Given { tensor, truth } = given(py, data, Negative::Refused)?;
+        let made = self.made(|session| {
+            let var = match &tensor {
+                AnyTensor::Num(numbers) => session.constant(numbers)?,
+                AnyTensor::Idx(indices) => session.indices(indices)?,
+            };
+            Ok(var.to_id())
+        })?;
+        Ok(if truth { made.into_truth() } else { made })
+    }
+
     /// The value of a parameter.
     fn param(&self, param: &Param) -> PyResult<Tensor> {
         self.made(|session| Ok(session.param(param.native())?.to_id()))

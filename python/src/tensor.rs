@@ -251,6 +251,11 @@ impl Tensor {
         moved(&[self], |v| v[0].detach())
     }
 
+    /// The same value in a form that gradients can be asked of: itself if gradients flow to it already.
+    fn tracked(&self) -> Answer {
+        one(&[self], |v| v[0].tracked())
+    }
+
     /// Gradients of this tensor, which must have one element, by each of `inputs`: `None` for those it does not depend on.
     fn grad(&self, inputs: Vec<Py<Tensor>>) -> PyResult<Vec<Option<Tensor>>> {
         let ids: Vec<VarId> = inputs.iter().map(|t| t.get().id).collect();

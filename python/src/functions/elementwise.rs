@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 fn scalar_like<'s>(like: Var<'s>, number: f64) -> Result<Var<'s>> {
     let index = number as u32;
     if like.meta()?.dtype == DType::U32 && f64::from(index) == number {
-        return like.session().labels(&Host::new(&[], vec![index])?);
+        return like.session().indices(&Host::new(&[], vec![index])?);
     }
     like.session().scalar(number)
 }

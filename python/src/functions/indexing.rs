@@ -283,7 +283,7 @@ pub mod indexing {
         })?;
         one(&[&found], |v| {
             let rest = [size - have, axes];
-            let fill = v[0].session().labels(&Host::new(&rest, vec![fill; rest[0] * axes])?)?;
+            let fill = v[0].session().indices(&Host::new(&rest, vec![fill; rest[0] * axes])?)?;
             v[0].concat(fill, 0)
         })
     }
@@ -328,7 +328,7 @@ pub mod indexing {
                 let inner = shape[a + 1..].iter().try_fold(1usize, |n, &d| n.checked_mul(d));
                 let of = |&i: &u32| inner.map_or(0, |inner| (i as usize / inner % shape[a]) as u32);
                 let list = flat.data().iter().map(of).collect();
-                v[0].session().labels(&Host::with_shape(flat.shape(), list)?)
+                v[0].session().indices(&Host::with_shape(flat.shape(), list)?)
             };
             (0..shape.len()).map(axis).collect()
         })
@@ -344,6 +344,6 @@ pub mod indexing {
     /// Indices in the session of a tensor.
     #[pyfunction]
     fn _indices(input: &Tensor, list: Vec<u32>, shape: Vec<usize>) -> Answer {
-        one(&[input], |v| v[0].session().labels(&Host::new(&shape, list)?))
+        one(&[input], |v| v[0].session().indices(&Host::new(&shape, list)?))
     }
 }

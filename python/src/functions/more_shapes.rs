@@ -55,7 +55,7 @@ pub fn strided<'s>(x: Var<'s>, sizes: &[usize], strides: &[usize], offset: usize
         // What is too far for an index is beyond every value, which the gather finds.
         u32::try_from(steps.fold(offset, usize::saturating_add)).unwrap_or(u32::MAX)
     };
-    x.session().labels(&Tensor::with_shape(shape, (0..shape.numel()).map(place).collect())?)
+    x.session().indices(&Tensor::with_shape(shape, (0..shape.numel()).map(place).collect())?)
 }
 
 /// `Var::index` along any axes: indices of these axes. The axes of the indices take the place of the first one if the axes are

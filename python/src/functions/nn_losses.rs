@@ -273,8 +273,8 @@ pub mod nn_losses {
         fn var<'s>(&self, session: &'s Session, given: Option<Var<'s>>) -> Result<Var<'s>> {
             match (self, given) {
                 (_, Some(given)) => Ok(given),
-                (Lengths::Number(one), None) => session.labels(&Host::new(&[], vec![*one])?),
-                (Lengths::List(list), None) => session.labels(&Host::new(&[list.len()], list.clone())?),
+                (Lengths::Number(one), None) => session.indices(&Host::new(&[], vec![*one])?),
+                (Lengths::List(list), None) => session.indices(&Host::new(&[list.len()], list.clone())?),
                 (Lengths::Tensor(_), None) => Err(Error::argument("ctc_loss", "lengths", "is missing")),
             }
         }

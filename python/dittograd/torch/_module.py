@@ -1,0 +1,178 @@
+"""PyTorch models that compute in dittograd."""
+
+import dittograd as dg
+import torch
+from torch.utils import _pytree as pytree
+
+from ._export import export
+from ._lower import Lowered
+from ._ops.table import to_array
+
+
+def load(model, args=None, kwargs=None, *, device="cpu", seed=0):
+    """A PyTorch model whose forward pass is ours: `load(model)(x)` gives tensors of PyTorch, with one answer on every device.
+
+    With example arguments the model's program is made at once, so that what cannot be lowered is told here; else at the first call.
+    A program is made for each set of shapes, and for each of the modes train and eval.
+
+    args, kwargs: example arguments of the model; one tensor may be given as it is
+    device: a Device of dittograd or the name of one
+    seed: where random numbers, as for dropout, start
+    """
+    module = Module(model, device=device, seed=seed)
+    if args is not None or kwargs:
+        args = (args,) if isinstance(args, torch.Tensor) else tuple(args or ())
+        module.program(args, kwargs or {})
+    return module
+
+
+class Module:
+    """A PyTorch model that computes in dittograd. `load` makes it.
+
+    Its parameters are copies on dittograd's device; those of the PyTorch model stay as they were until `to_torch`.
+    """
+
+    def __init__(self, model, *, device="cpu", seed=0):
+        self.model = model
+        self.seed = seed
+        self.params = dg.Params(device)
+        self._names = {}
+        self._programs = {}
+        for name, p in model.named_parameters():
+            param = self._add(name, p)
+            param.trainable = p.requires_grad
+        for name, b in model.named_buffers():
+            if name in model.state_dict() and b.is_floating_point():
+                self._add(name, b, trainable=False)
+        self._take_integers()
+
+    def _take_integers(self):
+        """Copies the integer buffers, which programs do not hold but count up."""
+        self._integers = {name: t.clone() for name, t in self.model.state_dict().items() if not t.is_floating_point()}
+
+    def _add(self, name, tensor, **options):
+        param = self.params.add(name, to_array(tensor), **options)
+        self._names[id(tensor)] = name
+        return param
+
+    @property
+    def training(self):
+        """Whether the model is in the mode `train`."""
+        return self.model.training
+
+    def train(self, mode=True):
+        """Puts the model into the mode `train`: dropout draws, batch norm uses the statistics of the batch."""
+        self.model.train(mode)
+        return self
+
+    def eval(self):
+        """Puts the model into the mode `eval`."""
+        return self.train(False)
+
+    def __call__(self, *args, **kwargs):
+        """The model's outputs, as tensors of PyTorch on the CPU. No gradient flows through them; `TrainStep` trains."""
+        return self.program(args, kwargs)(args, kwargs)
+
+    def program(self, args=(), kwargs=None):
+        """The program for arguments of these shapes."""
+        kwargs = kwargs or {}
+        key = (self.training, signature(args, kwargs))
+        if key not in self._programs:
+            self._programs[key] = Program(self, self.model, args, kwargs)
+        return self._programs[key]
+
+    def graph(self, *args, **kwargs):
+        """The program for arguments of these shapes as a `Graph`, which can be saved as text and read by the program `dittograd`."""
+        return self.program(args, kwargs).graph
+
+    def state_dict(self):
+        """Names and values of parameters and buffers, as of the PyTorch model."""
+        state = {}
+        for name, tensor in self.model.state_dict(keep_vars=True).items():
+            known = self._names.get(id(tensor))
+            if known is not None:
+                state[name] = torch.from_numpy(self.params[known].numpy()).to(tensor.dtype)
+            else:
+                state[name] = self._integers[name].clone()
+        return state
+
+    def load_state_dict(self, state, strict=True):
+        """Takes parameters and buffers from a state dict."""
+        result = self.model.load_state_dict(state, strict=strict)
+        self._take_integers()
+        for tensor in self.model.state_dict(keep_vars=True).values():
+            if id(tensor) in self._names:
+                self.params[self._names[id(tensor)]].set(to_array(tensor))
+        return result
+
+    def to_torch(self):
+        """Writes parameters and buffers back into the PyTorch model, and returns it."""
+        self.model.load_state_dict(self.state_dict())
+        return self.model
+
+    def fingerprint(self):
+        """A hash of all bits of parameters and float buffers: two machines can compare it."""
+        return self.params.fingerprint()
+
+    def count(self, updates):
+        """Adds to integer buffers, such as `num_batches_tracked`."""
+        for name, step in updates.items():
+            self._integers[name] += step
+
+    def values(self, session, lowered, prefix=""):
+        """The parameters and buffers that a program reads, as tensors of a session."""
+        values = {}
+        for name, tensor in [*lowered.parameters.items(), *lowered.buffers.items()]:
+            own = name.removeprefix(prefix)
+            if own not in self.params:
+                self._add(own, tensor, trainable=False)
+            values[name] = session.param(self.params[own])
+        return values
+
+    def assign(self, session, updates, prefix=""):
+        """Gives buffers their new values when the program ends. Answers what is added to integer buffers."""
+        counters = {}
+        for name, value in updates.items():
+            if isinstance(value, int):
+                counters[name.removeprefix(prefix)] = value
+            else:
+                session.assign(self.params[name.removeprefix(prefix)], value)
+        return counters
+
+
+class Program:
+    """A model for inputs of one set of shapes, in one mode, compiled."""
+
+    def __init__(self, module, model, args, kwargs):
+        self._module = module
+        self._lowered = Lowered(export(model, args, kwargs))
+        arrays = self._lowered.arrays(*args, **kwargs)
+        self.graph = dg.Graph.trace(self._record, *arrays, device=module.params.device, seed=module.seed)
+        self._function = None
+
+    def _record(self, session, *inputs):
+        outputs, updates = self._lowered(session, self._module.values(session, self._lowered), list(inputs))
+        self._counters = self._module.assign(session, updates)
+        leaves, self._structure = pytree.tree_flatten(outputs)
+        self._outputs = leaves
+        return [leaf for leaf in leaves if isinstance(leaf, dg.Tensor)]
+
+    def __call__(self, args, kwargs):
+        if self._function is None:
+            self._function = self.graph.compile()
+        results = iter(self._function(*self._lowered.arrays(*args, **kwargs)))
+        self._module.count(self._counters)
+        leaves = [tensor(next(results)) if isinstance(leaf, dg.Tensor) else leaf for leaf in self._outputs]
+        return pytree.tree_unflatten(leaves, self._structure)
+
+
+def tensor(array):
+    """A NumPy array as a tensor of PyTorch: indices become int64."""
+    return torch.from_numpy(array.astype("int64") if array.dtype.kind == "u" else array)
+
+
+def signature(args, kwargs):
+    """What a program is made for: shapes and types of tensors, and all other arguments."""
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    of = [(tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x for x in leaves]
+    return (tuple(of), structure)

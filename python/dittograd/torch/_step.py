@@ -1,0 +1,181 @@
+"""Training steps of PyTorch models."""
+
+import dittograd as dg
+import torch
+
+from ._export import export
+from ._lower import Lowered
+from ._module import Module, signature
+
+# What else the settings of an optimizer may say: how PyTorch computes it.
+_MEANS = {"foreach", "fused", "capturable", "differentiable", "params", "lr", "weight_decay", "initial_lr", "decoupled_weight_decay"}
+# Settings that must be as they are by default.
+_UNSUPPORTED = {"amsgrad": False, "maximize": False}
+_RULES = {
+    "SGD": ("momentum", "dampening", "nesterov"),
+    "Adam": ("betas", "eps"),
+    "AdamW": ("betas", "eps"),
+    "Adagrad": ("lr_decay", "initial_accumulator_value", "eps"),
+    "RMSprop": ("alpha", "eps", "momentum", "centered"),
+    "Adadelta": ("rho", "eps"),
+}
+
+
+class TrainStep:
+    """Forward, loss, backward, clipping and update of a PyTorch model as one compiled program, with one answer on every device.
+
+        step = dittograd.torch.TrainStep(model, torch.nn.CrossEntropyLoss(), torch.optim.AdamW(model.parameters(), lr=1e-3))
+        for x, y in loader:
+            step(x, y)
+            scheduler.step()
+        print(step.loss(), step.fingerprint())
+
+    model: a PyTorch model, or what `load` made of one
+    loss: a function of the model's output and the target. The target is the last argument of a step, all others are the model's.
+          None if the model computes its loss: then it is its output, or the field `loss` of it
+    optimizer: an optimizer of `torch.optim` over the model's parameters, whose settings are taken; it keeps no state. Learning rates are
+          read before each step, so schedulers work as ever. Parameters that it does not have stay as they are
+    clip_norm: the largest norm of all gradients together, as by `clip_grad_norm_`
+    clip_value: the largest element of a gradient
+    device, seed: as of `load`, for a model that is not loaded yet
+    """
+
+    def __init__(self, model, loss, optimizer, *, clip_norm=None, clip_value=None, device=None, seed=None):
+        if isinstance(model, Module):
+            if device is not None or seed is not None:
+                raise ValueError("device and seed belong to the loaded module; give them to load")
+            self.module = model
+        else:
+            self.module = Module(model, device="cpu" if device is None else device, seed=seed or 0)
+        self._loss = _WithLoss(self.module.model, loss)
+        self._optimizer = optimizer
+        self._clip = {"clip_norm": clip_norm, "clip_value": clip_value}
+        self._lowered = {}
+        self._step = None
+        self._groups = _groups(self.module, optimizer)
+        _check(optimizer)
+
+    def __call__(self, *args, **kwargs):
+        """One step on a batch. On a GPU it does not wait; `loss` does."""
+        key = (self.module.training, signature(args, kwargs))
+        if key not in self._lowered:
+            self._lowered[key] = Lowered(export(self._loss, args, kwargs))
+        self._now = self._lowered[key]
+        if self._step is None:
+            self._step = self._make()
+        for i, group in enumerate(self._optimizer.param_groups):
+            if float(group["lr"]) != self._rates[i]:
+                self._rates[i] = float(group["lr"])
+                self._step.set_group_lr(i, self._rates[i])
+        self._step.run(*self._now.arrays(*args, **kwargs))
+        self.module.count(self._counters[id(self._now)])
+        # Schedulers warn of steps before the optimizer's own.
+        self._optimizer._opt_called = True
+
+    def _make(self):
+        used = {name.removeprefix("model.") for name in self._now.used}
+        trained = {name for names in self._groups for name in names}
+        for name, param in self.module.params.items():
+            param.trainable = param.trainable and name in trained and name in used
+        self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        self._counters = {}
+        return dg.TrainStep(self.module.params, self._ours(), self._record, seed=self.module.seed)
+
+    def _ours(self):
+        """The settings of the optimizer as one of ours."""
+        name = type(self._optimizer).__name__
+        groups = []
+        for names, group in zip(self._groups, self._optimizer.param_groups):
+            own = {option: group.get(option, self._optimizer.defaults.get(option)) for option in _RULES[name]}
+            if name == "SGD" and not any(g["momentum"] for g in self._optimizer.param_groups):
+                own = {}
+            groups.append({"params": names, "lr": float(group["lr"]), "weight_decay": group["weight_decay"], **own})
+        first = {k: v for k, v in groups[0].items() if k != "params"}
+        if name == "Adam" and self._optimizer.param_groups[0].get("decoupled_weight_decay"):
+            name = "AdamW"
+        return getattr(dg.optim, name)(**first, groups=groups, **self._clip)
+
+    def _record(self, session, *inputs):
+        lowered = self._now
+        values = self.module.values(session, lowered, "model.")
+        loss, updates = lowered(session, values, list(inputs))
+        self._counters[id(lowered)] = self.module.assign(session, updates, "model.")
+        return loss
+
+    def loss(self):
+        """The loss of the last step. Waits for the device."""
+        return self._made().loss()
+
+    def fingerprint(self):
+        """A hash of all bits of parameters and float buffers: two machines can compare it."""
+        return self.module.fingerprint()
+
+    def state_dict(self):
+        """Names and values of the model's parameters and buffers, as of PyTorch."""
+        return self.module.state_dict()
+
+    def save(self, path):
+        """Writes a checkpoint: parameters, state of the optimizer and place in the random streams, from which training goes on bit for bit."""
+        self._made().save(path, model=type(self.module.model).__name__)
+
+    def load(self, path, *args, **kwargs):
+        """Continues from a checkpoint. Before the first step it needs an example batch, as for a step, which is not trained on."""
+        if self._step is None:
+            if not args and not kwargs:
+                raise ValueError("before the first step the program is not made yet; give an example batch: step.load(path, x, y)")
+            key = (self.module.training, signature(args, kwargs))
+            self._now = self._lowered[key] = Lowered(export(self._loss, args, kwargs))
+            self._step = self._make()
+        self._step.load(path)
+
+    def _made(self):
+        if self._step is None:
+            raise RuntimeError("no step has been taken yet; call step(x, y) first")
+        return self._step
+
+
+class _WithLoss(torch.nn.Module):
+    """A model and its loss, as one model."""
+
+    def __init__(self, model, loss):
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, *args, **kwargs):
+        if self.loss is not None:
+            *inputs, target = args
+            return self.loss(self.model(*inputs, **kwargs), target)
+        output = self.model(*args, **kwargs)
+        return output if isinstance(output, torch.Tensor) else output.loss
+
+
+def _groups(module, optimizer):
+    """The names of the parameters of each group."""
+    names = {id(p): name for name, p in module.model.named_parameters()}
+    groups = []
+    for group in optimizer.param_groups:
+        unknown = [tuple(p.shape) for p in group["params"] if id(p) not in names]
+        if unknown:
+            raise ValueError(
+                f"the optimizer has {len(unknown)} parameters that the model does not have, the first of shape {unknown[0]}; "
+                "make it from model.parameters()"
+            )
+        groups.append([names[id(p)] for p in group["params"]])
+    return groups
+
+
+def _check(optimizer):
+    """Refuses what our optimizers do not do."""
+    name = type(optimizer).__name__
+    if type(optimizer) is not getattr(torch.optim, name, None) or name not in _RULES:
+        raise TypeError(f"optimizer {name} is not supported; use {', '.join(f'torch.optim.{n}' for n in _RULES)}")
+    if any(s.get("step", 0) > 0 or s.get("momentum_buffer") is not None for s in optimizer.state.values()):
+        raise ValueError("the optimizer has state of earlier steps, which cannot be taken over; make a new one, or go on from a checkpoint")
+    for group in optimizer.param_groups:
+        for option, value in _UNSUPPORTED.items():
+            if group.get(option, value) != value:
+                raise ValueError(f"{name}: {option}={group[option]} is not supported; leave it {value}")
+        unknown = set(group) - _MEANS - set(_UNSUPPORTED) - set(_RULES[name])
+        if unknown:
+            raise ValueError(f"{name}: settings {', '.join(sorted(unknown))} are not known here")
