@@ -20,7 +20,7 @@ inputs are indices from 0 to 2^32 - 1; a negative one can only be a label that a
 so it is exact up to 2^24. Casts of numbers to integers are refused. Random numbers, as for dropout, come from the session's seed.
 """
 
-from ._backend import backend, register
+from ._backend import _with_options, backend, register  # noqa: F401
 from ._errors import LoweringError
 from ._export import export
 from ._lower import Lowered, lower
