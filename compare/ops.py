@@ -177,12 +177,23 @@ def scatters():
 
 
 def factors():
-    """Factors of matrices. Ours has no random positive definite matrix to time, but computes the same on any; NaN cost it nothing."""
+    """Factors of matrices. Ours has no random positive definite matrix to time, but computes the same on any; NaN and infinities cost it nothing."""
     for batch, n in ((1, 512), (1, 2048), (64, 128)):
         a = rand(batch, n, n).detach()
         a = (a @ a.mT + n * torch.eye(n, device=args.device)).requires_grad_()
         work = f"cholesky:{batch},{n},{n}" + '@{"upper": false}'
         yield from both(f"cholesky {batch}x{n}", work, torch.linalg.cholesky, a)
+    for batch, m, n in ((1, 512, 512), (1, 2048, 64), (64, 128, 128)):
+        a = rand(batch, m, n)
+        yield both(f"qr {batch}x{m}x{n}", f"qr:{batch},{m},{n}", lambda x: torch.linalg.qr(x)[0], a)[0]
+    for batch, n in ((1, 512), (1, 2048), (64, 128)):
+        yield both(f"lu {batch}x{n}", f"lu:{batch},{n},{n}", lambda x: torch.linalg.lu_factor(x)[0], rand(batch, n, n))[0]
+    for batch, n, m in ((1, 1024, 1024), (1, 1024, 1), (64, 128, 32)):
+        a = (rand(batch, n, n).detach() + n * torch.eye(n, device=args.device)).requires_grad_()
+        flags = '{"upper": false, "ta": false, "unit": false, "right": false}'
+        fn = lambda a, b: torch.linalg.solve_triangular(a, b, upper=False)
+        work = f"triangular_solve:{batch},{n},{n}/{batch},{n},{m}@{flags}"
+        yield from both(f"triangular_solve {batch}x{n} {m}", work, fn, a, rand(batch, n, m))
 
 
 def cases():

@@ -164,6 +164,15 @@ impl Op for GridSample {
         Ok(Meta::f32(self.sampling.values(Self::NAME, counts, &image, &grid)?))
     }
 
+    fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+        match self.shape(ins) {
+            Ok(values) if !device.is_cuda() => {
+                Sizes::new(&ins[0].shape.dims()[2..], &values.shape).words_in_lanes()
+            }
+            _ => 0,
+        }
+    }
+
     fn cpu(&self, run: CpuRun<'_>) {
         let sizes = Sizes::new(&run.metas[0].shape.dims()[2..], &run.shape);
         grid_cpu::sample(&self.sampling, &sizes, run);
@@ -230,7 +239,10 @@ impl Op for GridSampleInputBwd {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let sizes = Sizes::new(&self.sizes, &ins[0].shape);
-        if device.is_cuda() { grid_cuda::workspace(&self.sampling, &sizes) } else { 0 }
+        match device.is_cuda() {
+            true => grid_cuda::workspace(&self.sampling, &sizes),
+            false => grid_cpu::words_of_places(&self.sampling, &sizes),
+        }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
@@ -297,6 +309,11 @@ impl Op for GridSampleGridBwd {
             return Err(mismatch(Self::NAME, "the gradient must have an element for each place", values, dy));
         }
         Ok(Meta::f32(grid))
+    }
+
+    fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
+        let sizes = Sizes::new(&ins[0].shape.dims()[2..], &ins[2].shape);
+        if device.is_cuda() { 0 } else { sizes.words_in_lanes() }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {

@@ -1,13 +1,19 @@
-//! Grid sampling on the CPU: the elements and weights of a block of places are found once and used for all channels.
+//! Grid sampling on the CPU: the elements and weights of a block of places are found once and used for all channels. If there
+//! are several channels, they lie in *lanes*: [`LANES`] of them one after another for each element of an image, or place.
 
 use super::grid::Sizes;
 use super::places::Sampling;
 use crate::CpuRun;
 use crate::pointwise::expression::Scratch;
 use dittograd_device::cpu::simd::{Simd, simd_fn};
+use dittograd_device::cpu::threads::{Band, Pool};
+use std::ops::Range;
 
 /// Marks an element beyond the image.
 const NOWHERE: u32 = u32::MAX;
+
+/// Channels that are computed together.
+const LANES: usize = 16;
 
 /// Places whose elements are found at once.
 const BLOCK: usize = 256;
@@ -15,210 +21,308 @@ const BLOCK: usize = 256;
 /// The fewest elements of the value of a task.
 const MIN_WORDS_PER_TASK: usize = 8 * 1024;
 
-/// The elements of each place, place by place, and their weights. `more` is an axis that is differentiated once more.
-fn elements(
-    sampling: &Sampling,
-    image: &[usize],
-    more: Option<usize>,
-    grid: &[f32],
-    found: &mut [u32],
-    weights: &mut [f32],
-) {
-    let (axes, width, taps) = (image.len(), sampling.width(), sampling.taps());
-    let places =
-        grid.chunks_exact(axes).zip(found.chunks_exact_mut(taps).zip(weights.chunks_exact_mut(taps)));
-    for (at, (found, weights)) in places {
-        (found[0], weights[0]) = (0, 1.0);
-        let mut count = 1;
-        for (a, &size) in image.iter().enumerate() {
-            let order = sampling.orders[a] + usize::from(more == Some(a));
-            let (c, slope) = sampling.place(at[axes - 1 - a], size as f32);
-            let (base, t) = sampling.base(c);
-            let along = sampling.weights(order, t, slope);
-            let base = Sampling::first(f64::from(base));
-            // From the last element back, since each makes room for as many as there are along the axis.
-            for e in (0..count).rev() {
-                let (offset, w) = (found[e], weights[e]);
-                for k in (0..width).rev() {
-                    let i = sampling.element(base + k as i64, size);
-                    found[e * width + k] = match i {
-                        Some(i) if offset != NOWHERE => offset * size as u32 + i as u32,
-                        _ => NOWHERE,
-                    };
-                    weights[e * width + k] = if a == 0 { along[k] } else { w * along[k] };
-                }
-            }
-            count *= width;
-        }
-    }
-}
-
 simd_fn! {
-    /// The value of a channel at places.
-    fn read(simd, x: &[f32], taps: usize, found: &[u32], weights: &[f32], out: &mut [f32]) {
-        if taps == 4 {
-            let (found, weights) = (found.as_chunks::<4>().0, weights.as_chunks::<4>().0);
-            for ((y, found), weights) in out.iter_mut().zip(found).zip(weights) {
-                let mut sum = 0.0f32;
-                for k in 0..4 {
-                    if let Some(x) = x.get(found[k] as usize) {
-                        sum = weights[k].mul_add(*x, sum);
+    /// The elements of each place, place by place, and their weights. `more` is an axis that is differentiated once more.
+    fn elements(
+        simd,
+        sampling: &Sampling,
+        image: &[usize],
+        more: Option<usize>,
+        grid: &[f32],
+        found: &mut [u32],
+        weights: &mut [f32],
+    ) {
+        let (axes, width, taps) = (image.len(), sampling.width(), sampling.taps());
+        let places =
+            grid.chunks_exact(axes).zip(found.chunks_exact_mut(taps).zip(weights.chunks_exact_mut(taps)));
+        for (at, (found, weights)) in places {
+            (found[0], weights[0]) = (0, 1.0);
+            let mut count = 1;
+            for (a, &size) in image.iter().enumerate() {
+                let order = sampling.orders[a] + usize::from(more == Some(a));
+                let (c, slope) = sampling.place(at[axes - 1 - a], size as f32);
+                let (base, t) = sampling.base(c);
+                let along = sampling.weights(order, t, slope);
+                let base = Sampling::first(f64::from(base));
+                // From the last element back, since each makes room for as many as there are along the axis.
+                for e in (0..count).rev() {
+                    let (offset, w) = (found[e], weights[e]);
+                    for k in (0..width).rev() {
+                        let i = sampling.element(base + k as i64, size);
+                        found[e * width + k] = match i {
+                            Some(i) if offset != NOWHERE => offset * size as u32 + i as u32,
+                            _ => NOWHERE,
+                        };
+                        weights[e * width + k] = if a == 0 { along[k] } else { w * along[k] };
                     }
                 }
-                *y = sum;
-            }
-            return;
-        }
-        let places = found.chunks_exact(taps).zip(weights.chunks_exact(taps));
-        for (y, (found, weights)) in out.iter_mut().zip(places) {
-            let mut sum = 0.0f32;
-            for (&i, w) in found.iter().zip(weights) {
-                if let Some(x) = x.get(i as usize) {
-                    sum = w.mul_add(*x, sum);
-                }
-            }
-            *y = sum;
-        }
-    }
-}
-
-simd_fn! {
-    /// Adds the gradients at places to a channel.
-    fn spread(simd, dy: &[f32], taps: usize, found: &[u32], weights: &[f32], out: &mut [f32]) {
-        let places = found.chunks_exact(taps).zip(weights.chunks_exact(taps));
-        for (dy, (found, weights)) in dy.iter().zip(places) {
-            for (&i, w) in found.iter().zip(weights) {
-                if let Some(y) = out.get_mut(i as usize) {
-                    *y = w.mul_add(*dy, *y);
-                }
+                count *= width;
             }
         }
     }
 }
 
+/// The number of lanes.
+fn lanes(sizes: &Sizes) -> usize {
+    if sizes.channels < LANES / 2 { 1 } else { LANES }
+}
+
+/// The values of the channels in `L` lanes at places.
+#[inline(always)]
+fn read_lanes<const L: usize>(x: &[f32], taps: usize, found: &[u32], weights: &[f32], out: &mut [f32]) {
+    let (x, _) = x.as_chunks::<L>();
+    let places = found.chunks_exact(taps).zip(weights.chunks_exact(taps));
+    for (y, (found, weights)) in out.as_chunks_mut::<L>().0.iter_mut().zip(places) {
+        let mut sums = [0.0f32; L];
+        for (&i, w) in found.iter().zip(weights) {
+            if let Some(x) = x.get(i as usize) {
+                for l in 0..L {
+                    sums[l] = w.mul_add(x[l], sums[l]);
+                }
+            }
+        }
+        *y = sums;
+    }
+}
+
+/// Adds the gradients at places to the channels in `L` lanes.
+#[inline(always)]
+fn spread_lanes<const L: usize>(dy: &[f32], taps: usize, found: &[u32], weights: &[f32], out: &mut [f32]) {
+    let (out, _) = out.as_chunks_mut::<L>();
+    let places = found.chunks_exact(taps).zip(weights.chunks_exact(taps));
+    for (dy, (found, weights)) in dy.as_chunks::<L>().0.iter().zip(places) {
+        for (&i, w) in found.iter().zip(weights) {
+            if let Some(y) = out.get_mut(i as usize) {
+                for l in 0..L {
+                    y[l] = w.mul_add(dy[l], y[l]);
+                }
+            }
+        }
+    }
+}
+
 simd_fn! {
-    /// Adds `slope * dy` of a channel to every `stride`-th element.
-    fn weigh(simd, slope: &[f32], dy: &[f32], stride: usize, out: &mut [f32]) {
-        for ((y, s), dy) in out.iter_mut().step_by(stride).zip(slope).zip(dy) {
+    fn read(simd, lanes: usize, x: &[f32], taps: usize, found: &[u32], weights: &[f32], out: &mut [f32]) {
+        match (lanes, taps) {
+            (1, 4) => read_lanes::<1>(x, 4, found, weights, out),
+            (1, _) => read_lanes::<1>(x, taps, found, weights, out),
+            (_, 4) => read_lanes::<LANES>(x, 4, found, weights, out),
+            _ => read_lanes::<LANES>(x, taps, found, weights, out),
+        }
+    }
+}
+
+simd_fn! {
+    fn spread(simd, lanes: usize, dy: &[f32], taps: usize, found: &[u32], weights: &[f32], out: &mut [f32]) {
+        match (lanes, taps) {
+            (1, _) => spread_lanes::<1>(dy, taps, found, weights, out),
+            (_, 4) => spread_lanes::<LANES>(dy, 4, found, weights, out),
+            _ => spread_lanes::<LANES>(dy, taps, found, weights, out),
+        }
+    }
+}
+
+simd_fn! {
+    /// Adds `slope * dy` of a channel to elements, which are every `stride`-th, as slopes are every `lanes`-th.
+    fn weigh(simd, slope: &[f32], lanes: usize, dy: &[f32], stride: usize, out: &mut [f32]) {
+        for ((y, s), dy) in out.iter_mut().step_by(stride).zip(slope.iter().step_by(lanes)).zip(dy) {
             *y = s.mul_add(*dy, *y);
+        }
+    }
+}
+
+/// Copies channels, each of `pitch` elements, to lanes: the first of each channel, as many as there is room for.
+fn to_lanes(from: &[f32], pitch: usize, lanes: usize, to: &mut [f32]) {
+    for (first, to) in (0..pitch).step_by(LANES).zip(to.chunks_mut(LANES * lanes)) {
+        for (l, from) in from.chunks(pitch).enumerate().take(lanes) {
+            to.chunks_exact_mut(lanes).zip(&from[first..]).for_each(|(to, x)| to[l] = *x);
         }
     }
 }
 
 /// Calls `f` for blocks of places of one image: the start of the block, the elements and the weights.
 fn blocks(
+    simd: Simd,
     sampling: &Sampling,
-    sizes: &Sizes,
+    image: &[usize],
     grid: &[f32],
     more: Option<usize>,
-    mut f: impl FnMut(std::ops::Range<usize>, &[u32], &[f32]),
+    mut f: impl FnMut(Range<usize>, &[u32], &[f32]),
 ) {
-    let (axes, taps) = (sizes.image.len(), sampling.taps());
+    let (axes, taps) = (image.len(), sampling.taps());
     let mut scratch = Scratch::take(2 * BLOCK * taps);
     let (found, weights) = scratch.words()[..2 * BLOCK * taps].split_at_mut(BLOCK * taps);
     let found: &mut [u32] = bytemuck::cast_slice_mut(found);
-    for start in (0..grid.len() / axes).step_by(BLOCK) {
-        let count = BLOCK.min(grid.len() / axes - start);
+    for (start, grid) in (0..).step_by(BLOCK).zip(grid.chunks(BLOCK * axes)) {
+        let count = grid.len() / axes;
         let (found, weights) = (&mut found[..count * taps], &mut weights[..count * taps]);
-        elements(sampling, &sizes.image, more, &grid[start * axes..][..count * axes], found, weights);
+        elements(simd, sampling, image, more, grid, found, weights);
         f(start..start + count, found, weights);
     }
 }
 
-/// Calls `f` for runs of neighbouring channels of one image: the image, the first channel, and their part of the output,
-/// which has `words` for each channel.
-fn runs(
-    run: &mut CpuRun<'_>,
+impl Sizes {
+    /// Groups of channels in lanes.
+    fn groups(&self) -> usize {
+        self.channels.div_ceil(lanes(self))
+    }
+
+    /// The channels of a group.
+    fn group(&self, g: usize) -> Range<usize> {
+        g * lanes(self)..self.channels.min((g + 1) * lanes(self))
+    }
+
+    /// The words of images in lanes, if they are not so already.
+    pub(super) fn words_in_lanes(&self) -> usize {
+        if lanes(self) == 1 { 0 } else { self.images * self.groups() * LANES * self.image_len() }
+    }
+}
+
+/// Images with their channels in lanes.
+fn in_lanes<'a>(pool: &Pool, sizes: &Sizes, x: &'a [f32], workspace: &'a mut [f32]) -> &'a [f32] {
+    if lanes(sizes) == 1 {
+        return x;
+    }
+    let (len, workspace) = (sizes.image_len(), &mut workspace[..sizes.words_in_lanes()]);
+    pool.chunks_mut(workspace, len * LANES, |task, to| {
+        let channels = sizes.group(task % sizes.groups());
+        let from =
+            &x[task / sizes.groups() * sizes.channels * len..][channels.start * len..channels.end * len];
+        to_lanes(from, len, LANES, to);
+    });
+    workspace
+}
+
+/// Calls `f` for some places of each image: the image, the first place, and the places of the image's lists in the output, whose
+/// rows have `width` elements. `work` is that of a place.
+fn places(
+    pool: &Pool,
     sizes: &Sizes,
-    words: usize,
+    out: &mut [f32],
+    width: usize,
     work: usize,
-    f: impl Fn(Simd, usize, usize, &mut [f32]) + Sync,
+    f: impl Fn(usize, usize, usize, &mut Band<'_, f32>) + Sync,
 ) {
-    if run.out.is_empty() {
+    if out.is_empty() {
         return;
     }
-    let (planes, simd) = (sizes.images * sizes.channels, run.simd);
-    let per = run.pool.share(planes, (MIN_WORDS_PER_TASK / work.max(1)).max(1), 1);
-    run.pool.chunks_mut(run.out, per * words, |task, mut out| {
-        let mut plane = task * per;
-        while !out.is_empty() {
-            let (n, c) = (plane / sizes.channels, plane % sizes.channels);
-            let count = (out.len() / words).min(sizes.channels - c);
-            let (now, rest) = out.split_at_mut(count * words);
-            f(simd, n, c, now);
-            (out, plane) = (rest, plane + count);
+    let (places, words) = (sizes.places, out.len() / sizes.images);
+    let per = pool.share(places, (MIN_WORDS_PER_TASK / work.max(1)).max(1), 1).min(places);
+    let one = |pool: &Pool, n: usize, out: &mut [f32], per: usize| {
+        pool.bands_mut([out], [width], [places, per], |first, count, [mut band]| {
+            f(n, first, count, &mut band)
+        });
+    };
+    if per < places {
+        return out.chunks_mut(words).enumerate().for_each(|(n, out)| one(pool, n, out, per));
+    }
+    let images = pool.share(sizes.images, (MIN_WORDS_PER_TASK / (work * places).max(1)).max(1), 1);
+    pool.chunks_mut(out, images * words, |task, out| {
+        for (n, out) in (task * images..).zip(out.chunks_mut(words)) {
+            one(Pool::alone(), n, out, places);
         }
     });
 }
 
 /// Fills the output of [`GridSample`](super::GridSample).
-pub(super) fn sample(sampling: &Sampling, sizes: &Sizes, mut run: CpuRun<'_>) {
-    let (x, grid) = (run.ins[0], run.ins[1]);
-    let (image, places, taps) = (sizes.image_len(), sizes.places, sampling.taps());
-    let of_image = places * sizes.image.len();
-    runs(&mut run, sizes, places, places * taps, |simd, n, c, out| {
-        blocks(sampling, sizes, &grid[n * of_image..][..of_image], None, |at, found, weights| {
-            for (i, out) in out.chunks_mut(places).enumerate() {
-                let x = &x[(n * sizes.channels + c + i) * image..][..image];
-                read(simd, x, taps, found, weights, &mut out[at.clone()]);
+pub(super) fn sample(sampling: &Sampling, sizes: &Sizes, run: CpuRun<'_>) {
+    let (grid, simd, taps, lanes) = (run.ins[1], run.simd, sampling.taps(), lanes(sizes));
+    let (axes, len) = (sizes.image.len(), sizes.image_len() * lanes);
+    let x = in_lanes(run.pool, sizes, run.ins[0], run.workspace);
+    places(run.pool, sizes, run.out, 1, sizes.channels * taps, |n, first, count, out| {
+        let grid = &grid[(n * sizes.places + first) * axes..][..count * axes];
+        let mut scratch = Scratch::take(BLOCK * lanes);
+        let values = &mut scratch.words()[..BLOCK * lanes];
+        blocks(simd, sampling, &sizes.image, grid, None, |at, found, weights| {
+            for g in 0..sizes.groups() {
+                read(simd, lanes, &x[(n * sizes.groups() + g) * len..][..len], taps, found, weights, values);
+                for (l, c) in sizes.group(g).enumerate() {
+                    let out = out.list(c)[at.clone()].iter_mut();
+                    out.zip(values[l..].iter().step_by(lanes)).for_each(|(y, value)| *y = *value);
+                }
             }
         });
     });
 }
 
+/// The words of the elements and the weights of all places.
+pub(super) fn words_of_places(sampling: &Sampling, sizes: &Sizes) -> usize {
+    2 * sizes.images * sizes.places * sampling.taps()
+}
+
 /// Fills the output of [`GridSampleInputBwd`](super::GridSampleInputBwd).
-pub(super) fn input_bwd(sampling: &Sampling, sizes: &Sizes, mut run: CpuRun<'_>) {
-    let (dy, grid) = (run.ins[0], run.ins[1]);
-    let (image, places, taps) = (sizes.image_len(), sizes.places, sampling.taps());
-    let of_image = places * sizes.image.len();
-    runs(&mut run, sizes, image, image + places * taps, |simd, n, c, out| {
-        out.fill(0.0);
-        blocks(sampling, sizes, &grid[n * of_image..][..of_image], None, |at, found, weights| {
-            for (i, out) in out.chunks_mut(image).enumerate() {
-                let dy = &dy[(n * sizes.channels + c + i) * places..][..places];
-                spread(simd, &dy[at.clone()], taps, found, weights, out);
+pub(super) fn input_bwd(sampling: &Sampling, sizes: &Sizes, run: CpuRun<'_>) {
+    if run.out.is_empty() {
+        return;
+    }
+    let (dy, grid, simd, pool) = (run.ins[0], run.ins[1], run.simd, run.pool);
+    let (taps, lanes, axes, image) = (sampling.taps(), lanes(sizes), sizes.image.len(), sizes.image_len());
+    let all = words_of_places(sampling, sizes) / 2;
+    let (found, weights) = run.workspace[..2 * all].split_at_mut(all);
+    pool.pairs_mut((found, BLOCK * taps), (weights, BLOCK * taps), |task, found, weights| {
+        let grid = &grid[task * BLOCK * axes..][..found.len() / taps * axes];
+        let found = bytemuck::cast_slice_mut(found);
+        elements(simd, sampling, &sizes.image, None, grid, found, weights);
+    });
+    let (found, weights): (&[u32], &[f32]) = (bytemuck::cast_slice(found), weights);
+    let places = sizes.places;
+    // Channels of a task, which are all of one image and fill lanes.
+    let work = lanes * (image + places * taps);
+    let per = pool.share(sizes.groups(), (MIN_WORDS_PER_TASK / work.max(1)).max(1), 1).min(sizes.groups());
+    let tiles = [sizes.images, sizes.channels, per * lanes];
+    pool.tiles_mut([run.out], [image], tiles, |n, first, _, [out]| {
+        let mut scratch = Scratch::take(lanes * (image + BLOCK));
+        let (sums, ys) = scratch.words()[..lanes * (image + BLOCK)].split_at_mut(lanes * image);
+        let (found, weights) = (&found[n * places * taps..][..places * taps], &weights[n * places * taps..]);
+        for (i, out) in out.chunks_mut(lanes * image).enumerate() {
+            sums.fill(0.0);
+            ys.fill(0.0);
+            let c = n * sizes.channels + first + i * lanes;
+            let dy = &dy[c * places..][..out.len() / image * places];
+            for at in (0..places).step_by(BLOCK) {
+                let count = BLOCK.min(places - at);
+                for (l, dy) in dy.chunks_exact(places).enumerate() {
+                    ys.chunks_exact_mut(lanes).zip(&dy[at..at + count]).for_each(|(y, dy)| y[l] = *dy);
+                }
+                let some = at * taps..(at + count) * taps;
+                spread(simd, lanes, &ys[..count * lanes], taps, &found[some.clone()], &weights[some], sums);
             }
-        });
+            for (l, out) in out.chunks_exact_mut(image).enumerate() {
+                out.iter_mut().zip(sums[l..].iter().step_by(lanes)).for_each(|(y, sum)| *y = *sum);
+            }
+        }
     });
 }
 
 /// Fills the output of [`GridSampleGridBwd`](super::GridSampleGridBwd).
 pub(super) fn grid_bwd(sampling: &Sampling, sizes: &Sizes, run: CpuRun<'_>) {
-    let (x, grid, dy, simd) = (run.ins[0], run.ins[1], run.ins[2], run.simd);
-    if run.out.is_empty() {
-        return;
-    }
-    let (image, places, taps, axes) = (sizes.image_len(), sizes.places, sampling.taps(), sizes.image.len());
-    let work = (sizes.channels * taps * axes).max(1);
-    // A task has places of one image only.
-    let per = run.pool.share(places, (MIN_WORDS_PER_TASK / work).max(1), 1).min(places);
-    let tasks = places.div_ceil(per);
-    let one = |n: usize, start: usize, out: &mut [f32]| {
-        let mut scratch = Scratch::take(BLOCK);
-        let slope = &mut scratch.words()[..BLOCK];
-        let grid = &grid[(n * places + start) * axes..][..out.len()];
+    let (grid, dy, simd, taps, lanes) = (run.ins[1], run.ins[2], run.simd, sampling.taps(), lanes(sizes));
+    let (axes, len) = (sizes.image.len(), sizes.image_len() * lanes);
+    let x = in_lanes(run.pool, sizes, run.ins[0], run.workspace);
+    places(run.pool, sizes, run.out, axes, sizes.channels * taps * axes, |n, first, count, out| {
+        let (grid, out) = (&grid[(n * sizes.places + first) * axes..][..count * axes], out.list(0));
+        let mut scratch = Scratch::take(BLOCK * lanes);
+        let slopes = &mut scratch.words()[..BLOCK * lanes];
         out.fill(0.0);
         for a in 0..axes {
-            blocks(sampling, sizes, grid, Some(a), |at, found, weights| {
-                let slope = &mut slope[..at.len()];
-                for c in n * sizes.channels..(n + 1) * sizes.channels {
-                    read(simd, &x[c * image..][..image], taps, found, weights, slope);
-                    let dy = &dy[c * places + start..][at.clone()];
-                    weigh(simd, slope, dy, axes, &mut out[at.start * axes + axes - 1 - a..at.end * axes]);
+            blocks(simd, sampling, &sizes.image, grid, Some(a), |at, found, weights| {
+                let out = &mut out[at.start * axes + axes - 1 - a..at.end * axes];
+                for g in 0..sizes.groups() {
+                    read(
+                        simd,
+                        lanes,
+                        &x[(n * sizes.groups() + g) * len..][..len],
+                        taps,
+                        found,
+                        weights,
+                        slopes,
+                    );
+                    for (l, c) in sizes.group(g).enumerate() {
+                        let dy = &dy[(n * sizes.channels + c) * sizes.places + first..][at.clone()];
+                        weigh(simd, &slopes[l..], lanes, dy, axes, out);
+                    }
                 }
             });
         }
-    };
-    if tasks == 1 {
-        let images = run.pool.share(sizes.images, (MIN_WORDS_PER_TASK / (work * places)).max(1), 1);
-        run.pool.chunks_mut(run.out, images * places * axes, |task, out| {
-            for (i, out) in out.chunks_mut(places * axes).enumerate() {
-                one(task * images + i, 0, out);
-            }
-        });
-        return;
-    }
-    for (n, out) in run.out.chunks_mut(places * axes).enumerate() {
-        run.pool.chunks_mut(out, per * axes, |task, out| one(n, task * per, out));
-    }
+    });
 }

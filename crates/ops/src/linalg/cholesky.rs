@@ -1,16 +1,17 @@
 //! The factor of symmetric positive definite matrices.
 
 use super::cuda::{self, Matrix};
-use super::panels::{self, LANES, ROWS};
+use super::panels::{self, BLOCK, LANES, ROWS, together};
 use super::{TriangularSolve, product, scaled_sum, square, triangle};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats};
-use dittograd_device::cpu::simd::Simd;
+use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::{Real, Scalar};
 use dittograd_numerics::tensor::Tensor;
+use std::ops::Range;
 
 /// The lower triangular `L` with `L Lᵀ = S`, or with `upper` its transpose, for matrices (batch, n, n). `S` is the
 /// symmetric part of the input, `S[i, j] = (A[i, j] + A[j, i]) / 2`. A matrix that is not positive definite has NaN from
@@ -26,7 +27,7 @@ pub struct Cholesky {
 
 /// The pivot: the root of a number above 0, else NaN.
 #[inline(always)]
-pub(super) fn root<R: Real>(s: R) -> R {
+fn root<R: Real>(s: R) -> R {
     R::where_gt(s, R::c(0.0), s.sqrt(), R::c(f64::NAN))
 }
 
@@ -35,76 +36,147 @@ fn padded(n: usize) -> usize {
     n.next_multiple_of(LANES)
 }
 
-/// Copies the symmetric part of a matrix to panels. Only the upper triangle counts; what is added to fill a panel is the
-/// identity.
-fn load(a: &[f32], n: usize, all: &mut [f32]) {
-    let words = padded(n) * LANES;
-    for (p, panel) in all.chunks_exact_mut(words).enumerate() {
-        for (j, row) in panel.chunks_exact_mut(LANES).enumerate().take((p + 1) * LANES) {
-            for (l, to) in row.iter_mut().enumerate() {
-                let i = p * LANES + l;
-                *to = match i < n && j < n {
-                    true => 0.5 * (a[i * n + j] + a[j * n + i]),
-                    false => f32::from(u8::from(i == j)),
-                };
-            }
+/// Words of the panels of a matrix, and of the groups of rows that are packed at a time.
+fn words(n: usize) -> [usize; 2] {
+    [padded(n) * padded(n), padded(n) * padded(n).min(BLOCK)]
+}
+
+/// Copies panel `p` of the symmetric part of a matrix, square by square. Only the upper triangle counts; what is added to fill a
+/// panel is the identity.
+fn load(a: &[f32], n: usize, p: usize, panel: &mut [f32]) {
+    let from = p * LANES;
+    let columns = LANES.min(n - from);
+    for (q, square) in panel.chunks_exact_mut(LANES * LANES).enumerate().take(p + 1) {
+        let first = q * LANES;
+        let rows = LANES.min(n - first);
+        if rows.min(columns) < LANES {
+            let same = |at: usize| f32::from(u8::from(first + at / LANES == from + at % LANES));
+            square.iter_mut().enumerate().for_each(|(at, x)| *x = same(at));
+        }
+        for l in 0..columns {
+            let a = &a[(from + l) * n + first..][..rows];
+            a.iter().zip(square.chunks_exact_mut(LANES)).for_each(|(a, row)| row[l] = *a);
+        }
+        for (j, row) in square.chunks_exact_mut(LANES).enumerate().take(rows) {
+            let a = &a[(first + j) * n + from..][..columns];
+            row.iter_mut().zip(a).for_each(|(x, a)| *x = 0.5 * (a + *x));
         }
     }
 }
 
-/// Panels that are factored before all threads finish their rows in the others: a panel stays in cache while it gets the rows
-/// of them all.
-const TOGETHER: usize = 4;
-
-/// The rows of panel `b` on the diagonal, in groups: the first row, and its column in the panel.
-fn groups(b: usize) -> [(usize, usize); 2] {
-    [0, ROWS].map(|at| (b * LANES + at, at))
-}
-
-/// Finishes the rows of the factored panel `b`, which is `own`, in a panel on its right.
-fn finish(simd: Simd, own: &[f32], b: usize, panel: &mut [f32]) {
-    for (from, at) in groups(b) {
-        let mut rows = panels::read(panel, from);
-        let (x, m) = (&panel[..from * LANES], &own[..from * LANES]);
-        panels::subtract(simd, m, LANES, at, x, &mut rows);
-        let mut corner = [[0.0; ROWS]; ROWS];
-        for (k, corner) in corner.iter_mut().enumerate() {
-            corner.copy_from_slice(&own[(from + k) * LANES + at..][..ROWS]);
+/// Writes rows of the lower factor: the columns of panel `p`, square by square.
+fn store_lower(panel: &[f32], n: usize, p: usize, out: &mut [f32]) {
+    for (square, first) in panel.chunks_exact(LANES * LANES).zip((0..n).step_by(LANES)).take(p + 1) {
+        for (l, out) in out.chunks_exact_mut(n).enumerate() {
+            let to = out[first..].iter_mut().take(LANES);
+            to.zip(square.chunks_exact(LANES)).for_each(|(to, row)| *to = row[l]);
         }
-        panels::substitute(simd, &corner, &mut rows);
-        panels::write(panel, from, &rows);
+    }
+    for (l, out) in out.chunks_exact_mut(n).enumerate() {
+        out[p * LANES + l + 1..].fill(0.0);
     }
 }
 
-/// Factors the matrix in panels: the upper factor takes its place.
-fn factor(pool: &Pool, simd: Simd, n: usize, all: &mut [f32]) {
-    let (words, count) = (padded(n) * LANES, padded(n) / LANES);
-    for first in (0..count).step_by(TOGETHER) {
-        let end = count.min(first + TOGETHER);
-        let (done, rest) = all.split_at_mut(end * words);
-        for b in first..end {
-            let (left, own) = done.split_at_mut(b * words);
-            let own = &mut own[..words];
-            for (b, left) in left.chunks_exact(words).enumerate().skip(first) {
-                finish(simd, left, b, own);
+/// Writes rows of the upper factor, from row `p * LANES` on.
+fn store_upper(all: &[f32], n: usize, p: usize, out: &mut [f32]) {
+    for (l, out) in out.chunks_exact_mut(n).enumerate() {
+        let i = p * LANES + l;
+        let panels = all.chunks_exact(padded(n) * LANES).skip(p);
+        for (to, panel) in out[p * LANES..].chunks_mut(LANES).zip(panels) {
+            to.copy_from_slice(&panel[i * LANES..][..to.len()]);
+        }
+        out[..i].fill(0.0);
+    }
+}
+
+simd_fn! {
+    /// Factors a group of rows, which begins at column `at` of the panel on its diagonal.
+    fn factor_group(simd, at: usize, rows: &mut [f32]) {
+        let (rows, _) = rows.as_chunks_mut::<LANES>();
+        let Some(rows) = rows.first_chunk_mut::<ROWS>() else { return };
+        for r in 0..ROWS {
+            let mut row = rows[r];
+            for above in &rows[..r] {
+                let m = -above[at + r];
+                for l in 0..LANES {
+                    row[l] = m.mul_add(above[l], row[l]);
+                }
             }
-            for (from, at) in groups(b) {
-                let mut rows = panels::read(own, from);
-                panels::subtract(simd, &own[..from * LANES], LANES, at, &own[..from * LANES], &mut rows);
-                panels::factor(simd, at, &mut rows);
-                panels::write(own, from, &rows);
+            let pivot = root(row[at + r]);
+            row.iter_mut().for_each(|x| *x /= pivot);
+            row[at + r] = pivot;
+            rows[r] = row;
+        }
+    }
+}
+
+/// Packs known rows of a panel as factors of a group, whose first column in the panel is `at`.
+fn pack(panel: &[f32], at: usize, known: Range<usize>, group: &mut [f32]) {
+    let rows = panel[known.start * LANES..known.end * LANES].chunks_exact(LANES);
+    for (to, row) in group[known.start * ROWS..].chunks_exact_mut(ROWS).zip(rows) {
+        to.iter_mut().zip(&row[at..]).for_each(|(to, x)| *to = -x);
+    }
+}
+
+/// The groups of a panel, and the column at which each begins.
+fn groups(all: &mut [f32]) -> impl Iterator<Item = (usize, &mut [f32])> {
+    let words = all.len() * ROWS / LANES;
+    (0..LANES).step_by(ROWS).zip(all.chunks_exact_mut(words))
+}
+
+/// Factors the matrix in panels: the upper factor takes its place. For each block of rows, its groups are packed as far as they
+/// are known; all threads subtract the products of the rows above from its panels; these are factored; and all threads compute
+/// the rows of the block in the other panels.
+fn factor(pool: &Pool, simd: Simd, n: usize, all: &mut [f32], packed: &mut [f32]) {
+    let (words, group) = (padded(n) * LANES, padded(n) * ROWS);
+    for first in (0..padded(n)).step_by(BLOCK) {
+        let end = padded(n).min(first + BLOCK);
+        let (done, rest) = all.split_at_mut(end * padded(n));
+        let own = &mut done[first * padded(n)..];
+        let packed = &mut packed[..own.len()];
+        if first > 0 {
+            pool.pairs_mut((packed, words), (own, words), |_, packed, own| {
+                groups(packed).for_each(|(at, group)| pack(own, at, 0..first, group));
+            });
+            let packed = &*packed;
+            pool.chunks_mut(own, words, |p, own| {
+                panels::subtract(simd, &packed[..(p + 1) * words], group, 0..first, first, own);
+            });
+        }
+        for (p, own) in own.chunks_exact_mut(words).enumerate() {
+            let (known, packed) = packed.split_at_mut(p * words);
+            panels::solve(simd, known, group, first, first, own);
+            for (at, packed) in groups(&mut packed[..words]) {
+                let from = first + p * LANES + at;
+                pack(own, at, first..from, packed);
+                panels::subtract(simd, packed, group, first..from, from, own);
+                factor_group(simd, at, &mut own[from * LANES..]);
+                pack(own, at, from..from + ROWS, packed);
+                (0..ROWS).for_each(|r| packed[(from + r) * ROWS + r] *= -1.0);
             }
         }
-        let done = &*done;
+        let packed = &*packed;
         pool.chunks_mut(rest, words, |_, panel| {
-            for (b, own) in done.chunks_exact(words).enumerate().skip(first) {
-                finish(simd, own, b, panel);
-            }
+            panels::subtract(simd, packed, group, 0..first, first, panel);
+            panels::solve(simd, packed, group, first, first, panel);
         });
     }
 }
 
-const _: () = assert!(LANES == 2 * ROWS, "a panel has two groups of rows on the diagonal");
+impl Cholesky {
+    /// Factors one matrix `a` to `out`.
+    fn whole(&self, pool: &Pool, simd: Simd, n: usize, a: &[f32], workspace: &mut [f32], out: &mut [f32]) {
+        let (all, packed) = workspace.split_at_mut(words(n)[0]);
+        let panel = padded(n) * LANES;
+        pool.chunks_mut(all, panel, |p, panel| load(a, n, p, panel));
+        factor(pool, simd, n, all, packed);
+        let all = &*all;
+        pool.chunks_mut(out, LANES * n, |p, out| match self.upper {
+            true => store_upper(all, n, p, out),
+            false => store_lower(&all[p * panel..][..panel], n, p, out),
+        });
+    }
+}
 
 impl Op for Cholesky {
     const NAME: &'static str = "cholesky";
@@ -117,7 +189,9 @@ impl Op for Cholesky {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         match square(Self::NAME, &ins[0]) {
-            Ok([batch, n]) if !device.is_cuda() => batch * padded(n) * padded(n),
+            Ok([batch, n]) if !device.is_cuda() => {
+                batch.div_ceil(together(n * n)) * words(n).iter().sum::<usize>()
+            }
             _ => 0,
         }
     }
@@ -127,36 +201,17 @@ impl Op for Cholesky {
         if run.out.is_empty() {
             return;
         }
-        let (a, all, words) = (run.ins[0], run.workspace, padded(n) * padded(n));
-        if run.out.len() / (n * n) >= run.pool.threads() {
-            let each = (16 * 1024 / words).max(1);
-            run.pool.chunks_mut(all, each * words, |task, all| {
-                for (b, all) in all.chunks_exact_mut(words).enumerate() {
-                    load(&a[(task * each + b) * n * n..][..n * n], n, all);
-                    factor(Pool::alone(), run.simd, n, all);
-                }
-            });
-        } else {
-            for (a, all) in a.chunks_exact(n * n).zip(all.chunks_exact_mut(words)) {
-                load(a, n, all);
-                factor(run.pool, run.simd, n, all);
-            }
+        let (a, simd, square, words) = (run.ins[0], run.simd, n * n, words(n).iter().sum());
+        let each = |pool: &Pool, a: &[f32], workspace: &mut [f32], out: &mut [f32]| {
+            let ones = a.chunks_exact(square).zip(out.chunks_exact_mut(square));
+            ones.for_each(|(a, out)| self.whole(pool, simd, n, a, &mut workspace[..words], out));
+        };
+        if a.len() / square < run.pool.threads() {
+            return each(run.pool, a, run.workspace, run.out);
         }
-        let all = &*all;
-        let rows = (16 * 1024 / n).max(1);
-        run.pool.chunks_mut(run.out, rows * n, |task, out| {
-            for (at, out) in out.chunks_exact_mut(n).enumerate() {
-                let (b, i) = ((task * rows + at) / n, (task * rows + at) % n);
-                let one = &all[b * words..(b + 1) * words];
-                let upper = |j: usize, i: usize| one[(i / LANES * padded(n) + j) * LANES + i % LANES];
-                for (j, out) in out.iter_mut().enumerate() {
-                    *out = match self.upper {
-                        true if j >= i => upper(i, j),
-                        false if j <= i => upper(j, i),
-                        _ => 0.0,
-                    };
-                }
-            }
+        let per = together(square);
+        run.pool.pairs_mut((run.out, per * square), (run.workspace, words), |task, out, workspace| {
+            each(Pool::alone(), &a[task * per * square..], workspace, out);
         });
     }
 

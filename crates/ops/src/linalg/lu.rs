@@ -1,10 +1,11 @@
 //! Factors of matrices with row exchanges.
 
 use super::cuda::{self, Matrix};
-use super::panels::{self, LANES, ROWS};
+use super::panels::{self, BLOCK, LANES, ROWS, together};
 use super::{TriangularSolve, matrices, product, triangle};
 use crate::layout::{Concat, Reshape, Slice};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, dims, floats};
+use dittograd_device::cpu::gemm::{Factors, add_products};
 use dittograd_device::cpu::simd::Simd;
 use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::Source;
@@ -32,9 +33,14 @@ fn padded(n: usize) -> usize {
     n.next_multiple_of(LANES)
 }
 
-/// Words of the panels of a matrix.
-fn words(m: usize, n: usize) -> usize {
-    padded(m) * padded(n)
+/// Rows of a block: all, if they are few.
+fn block(m: usize, n: usize) -> usize {
+    padded(m.min(n)).min(BLOCK)
+}
+
+/// Words of the panels of a matrix, and of the groups of the rows of a block.
+fn words(m: usize, n: usize) -> [usize; 2] {
+    [padded(m) * padded(n), block(m, n) * block(m, n)]
 }
 
 /// What pivots are compared by: the bits of the size, with one number for every NaN.
@@ -65,72 +71,112 @@ fn swap_rows(panel: &mut [f32], i: usize, k: usize) {
     }
 }
 
-/// Factors of rows `from` to `from + ROWS`, in `own` from column `at` on, packed by columns.
-fn packed<const K: usize>(own: &[f32], from: usize, at: usize) -> [[f32; ROWS]; K] {
-    let mut m = [[0.0; ROWS]; K];
-    for (r, row) in own[from * LANES..].chunks_exact(LANES).take(ROWS).enumerate() {
-        for (k, m) in m.iter_mut().enumerate() {
-            m[r] = row[at + k];
+/// Rows that a task subtracts products from: few enough that they stay in the closest cache.
+const TALL: usize = 128;
+
+/// Packs the groups, each of `group` words, of the rows of the last of some panels, each of `words`, of a block that begins at
+/// row `first`.
+fn pack(own: &[f32], words: usize, first: usize, groups: &mut [f32], group: usize) {
+    let rows = own.len() / words * LANES;
+    let groups = groups.chunks_exact_mut(group).enumerate().take(rows / ROWS);
+    for (g, group) in groups.skip((rows - LANES) / ROWS) {
+        for (k, to) in group.chunks_exact_mut(ROWS).enumerate().take((g + 1) * ROWS) {
+            let from = &own[k / LANES * words + (first + g * ROWS) * LANES + k % LANES..];
+            to.iter_mut().zip(from.iter().step_by(LANES)).for_each(|(to, l)| *to = -l);
         }
+        (0..ROWS).for_each(|r| group[(g * ROWS + r) * ROWS + r] = 1.0);
     }
-    m
+}
+
+/// Computes the rows of the columns of `own` in a panel on the right, and subtracts their products from the rows below.
+fn update(
+    pool: &Pool,
+    simd: Simd,
+    own: &[f32],
+    groups: &[f32],
+    group: usize,
+    first: usize,
+    panel: &mut [f32],
+) {
+    let (words, rows) = (panel.len(), own.len() / panel.len() * LANES);
+    panels::solve(simd, &groups[..rows / ROWS * group], group, 0, 0, &mut panel[first * LANES..]);
+    let (above, below) = panel.split_at_mut((first + rows) * LANES);
+    let mut negated = [0.0; BLOCK * LANES];
+    negated.iter_mut().zip(&above[first * LANES..]).for_each(|(to, x)| *to = -x);
+    pool.chunks_mut(below, TALL * LANES, |task, below| {
+        for (own, negated) in own.chunks_exact(words).zip(negated.chunks_exact(LANES * LANES)) {
+            let all = &own[(first + rows + task * TALL) * LANES..];
+            add_products(simd, Factors { all, row: LANES, term: 1 }, negated, below);
+        }
+    });
+}
+
+/// Factors the panel whose columns begin at row `first` of the diagonal, and notes the row that each of its rows was exchanged
+/// with.
+fn factor_panel(simd: Simd, first: usize, own: &mut [f32], m: usize, swaps: &mut [usize]) {
+    for (c, swap) in swaps.iter_mut().enumerate() {
+        let j = first + c;
+        let mut best = (j, rank(own[j * LANES + c]));
+        for i in j + 1..m {
+            let rank = rank(own[i * LANES + c]);
+            if rank > best.1 {
+                best = (i, rank);
+            }
+        }
+        *swap = best.0;
+        swap_rows(own, j, best.0);
+        let (known, below) = own.split_at_mut((j + 1) * LANES);
+        eliminate(simd, &known[j * LANES..], c, &mut below[..(m - 1 - j) * LANES]);
+    }
+}
+
+/// Exchanges rows of a panel from row `first` on.
+fn exchange(panel: &mut [f32], first: usize, swaps: &[usize]) {
+    swaps.iter().enumerate().for_each(|(c, &k)| swap_rows(panel, first + c, k));
 }
 
 /// Factors the matrix of `n` columns in panels, all of `padded(m)` rows, exchanges the numbers of the `m` rows, and returns
-/// the sign.
-fn factor(pool: &Pool, simd: Simd, n: usize, all: &mut [f32], numbers: &mut [f32]) -> f32 {
+/// the sign. A block of panels is factored panel by panel; then all threads compute its rows, and the rows below, in the panels
+/// on the right.
+fn factor(
+    pool: &Pool,
+    simd: Simd,
+    n: usize,
+    all: &mut [f32],
+    groups: &mut [f32],
+    numbers: &mut [f32],
+) -> f32 {
     let m = numbers.len();
-    let words = padded(m) * LANES;
+    let (words, group, depth) = (padded(m) * LANES, block(m, n) * ROWS, m.min(n));
     let mut sign = 1.0;
-    for (b, first) in (0..m.min(n)).step_by(LANES).enumerate() {
-        let (done, rest) = all.split_at_mut((b + 1) * words);
-        let (left, own) = done.split_at_mut(b * words);
-        // The row that each row of the block was exchanged with.
-        let mut swaps = [0; LANES];
-        let width = LANES.min(m.min(n) - first);
-        for c in 0..width {
-            let j = first + c;
-            let mut best = (j, rank(own[j * LANES + c]));
-            for i in j + 1..m {
-                let rank = rank(own[i * LANES + c]);
-                if rank > best.1 {
-                    best = (i, rank);
-                }
+    for first in (0..depth).step_by(BLOCK) {
+        let end = depth.min(first + BLOCK);
+        let (left, rest) = all.split_at_mut(first / LANES * words);
+        let (own, right) = rest.split_at_mut((end - first).div_ceil(LANES) * words);
+        let mut swaps = [0; BLOCK];
+        for from in (first..end).step_by(LANES) {
+            let (before, rest) = own.split_at_mut((from - first) / LANES * words);
+            let panel = &mut rest[..words];
+            if from > first {
+                exchange(panel, first, &swaps[..from - first]);
+                update(pool, simd, before, groups, group, first, panel);
             }
-            swaps[c] = best.0;
-            numbers.swap(j, best.0);
-            sign = if best.0 == j { sign } else { -sign };
-            swap_rows(own, j, best.0);
-            let (known, below) = own.split_at_mut((j + 1) * LANES);
-            eliminate(simd, &known[j * LANES..], c, &mut below[..(m - 1 - j) * LANES]);
+            let swaps = &mut swaps[from - first..end.min(from + LANES) - first];
+            factor_panel(simd, from, panel, m, swaps);
+            before.chunks_exact_mut(words).for_each(|panel| exchange(panel, from, swaps));
+            pack(&own[..(from - first) / LANES * words + words], words, first, groups, group);
         }
-        let own = &*own;
-        let exchange = |panel: &mut [f32]| {
-            swaps[..width].iter().enumerate().for_each(|(c, &k)| swap_rows(panel, first + c, k))
-        };
-        pool.chunks_mut(left, words, |_, panel| exchange(panel));
+        let swaps = &swaps[..end - first];
+        for (j, &k) in (first..).zip(swaps) {
+            numbers.swap(j, k);
+            sign = if j == k { sign } else { -sign };
+        }
+        let (own, groups) = (&*own, &*groups);
+        pool.chunks_mut(left, words, |_, panel| exchange(panel, first, swaps));
         // Rows that fill a panel are zeros, which no other row reads.
-        pool.chunks_mut(rest, words, |_, panel| {
-            exchange(panel);
-            for at in [0, ROWS] {
-                let from = first + at;
-                let mut rows = panels::read(panel, from);
-                let m = packed::<LANES>(own, from, 0);
-                let known = &panel[first * LANES..from * LANES];
-                panels::subtract(simd, m.as_flattened(), ROWS, 0, known, &mut rows);
-                let mut corner = packed::<ROWS>(own, from, at);
-                (0..ROWS).for_each(|r| corner[r][r] = 1.0);
-                panels::substitute(simd, &corner, &mut rows);
-                panels::write(panel, from, &rows);
-            }
-            let (known, below) = panel.split_at_mut((first + LANES) * LANES);
-            let known = &known[first * LANES..];
-            for g in 0..below.len() / (ROWS * LANES) {
-                let mut rows = panels::read(below, g * ROWS);
-                let m = packed::<LANES>(own, first + LANES + g * ROWS, 0);
-                panels::subtract(simd, m.as_flattened(), ROWS, 0, known, &mut rows);
-                panels::write(below, g * ROWS, &rows);
-            }
+        pool.chunks_mut(right, words, |_, panel| {
+            exchange(panel, first, swaps);
+            update(pool, simd, own, groups, group, first, panel);
         });
     }
     sign
@@ -142,27 +188,30 @@ fn whole(
     simd: Simd,
     a: &[f32],
     first: usize,
-    all: &mut [f32],
+    workspace: &mut [f32],
     lu: &mut [f32],
     rows: &mut [f32],
 ) -> f32 {
     let (m, n) = (rows.len(), a.len() / rows.len());
-    let words = padded(m) * LANES;
-    for (p, panel) in all.chunks_exact_mut(words).enumerate() {
+    let panel = padded(m) * LANES;
+    let (all, groups) = workspace.split_at_mut(words(m, n)[0]);
+    pool.chunks_mut(all, panel, |p, panel| {
         let width = LANES.min(n - p * LANES);
         panel.fill(0.0);
         for (row, a) in panel.chunks_exact_mut(LANES).zip(a.chunks_exact(n)) {
             row[..width].copy_from_slice(&a[p * LANES..][..width]);
         }
-    }
+    });
     rows.iter_mut().enumerate().for_each(|(i, row)| *row = (first + i) as f32);
-    let sign = factor(pool, simd, n, all, rows);
-    for (p, panel) in all.chunks_exact(words).enumerate() {
-        let width = LANES.min(n - p * LANES);
-        for (row, lu) in panel.chunks_exact(LANES).zip(lu.chunks_exact_mut(n)) {
-            lu[p * LANES..][..width].copy_from_slice(&row[..width]);
+    let sign = factor(pool, simd, n, all, groups, rows);
+    let all = &*all;
+    pool.chunks_mut(lu, LANES * n, |q, lu| {
+        for (i, lu) in (q * LANES..).zip(lu.chunks_exact_mut(n)) {
+            for (to, panel) in lu.chunks_mut(LANES).zip(all.chunks_exact(panel)) {
+                to.copy_from_slice(&panel[i * LANES..][..to.len()]);
+            }
         }
-    }
+    });
     sign
 }
 
@@ -189,14 +238,14 @@ impl Op for Lu {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         match self.of(ins) {
             Ok([batch, m, _]) if device.is_cuda() => batch * m,
-            Ok([batch, m, n]) => batch * words(m, n),
+            Ok([batch, m, n]) => batch.div_ceil(together(m * n)) * words(m, n).iter().sum::<usize>(),
             Err(_) => 0,
         }
     }
 
     fn cpu(&self, run: CpuRun<'_>) {
         let Ok([batch, m, n]) = self.of(run.metas) else { return };
-        let (size, words) = (m * n, words(m, n));
+        let (size, words) = (m * n, words(m, n).iter().sum());
         let (lu, rest) = run.out.split_at_mut(batch * size);
         let (rows, signs) = rest.split_at_mut(batch * m);
         if batch * size == 0 {
@@ -212,18 +261,24 @@ impl Op for Lu {
             }
             return;
         }
-        let per = (16 * 1024 / size).max(1);
-        let all = &mut run.workspace[..batch * words];
-        let sizes = [per * size, per * m, per, per * words];
+        let per = together(size);
+        let sizes = [per * size, per * m, per, words];
         run.pool.pieces_mut(
-            [lu, rows, signs, all],
+            [lu, rows, signs, run.workspace],
             sizes,
             batch.div_ceil(per),
             |task, [lu, rows, signs, all]| {
                 let each = lu.chunks_exact_mut(size).zip(rows.chunks_exact_mut(m)).zip(signs);
-                for (i, (((lu, rows), sign), all)) in each.zip(all.chunks_exact_mut(words)).enumerate() {
-                    let b = task * per + i;
-                    *sign = whole(Pool::alone(), simd, &a[b * size..][..size], b * m, all, lu, rows);
+                for (b, ((lu, rows), sign)) in (task * per..).zip(each) {
+                    *sign = whole(
+                        Pool::alone(),
+                        simd,
+                        &a[b * size..][..size],
+                        b * m,
+                        &mut all[..words],
+                        lu,
+                        rows,
+                    );
                 }
             },
         );

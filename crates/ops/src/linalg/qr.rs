@@ -1,10 +1,11 @@
 //! Orthogonal factors by reflections.
 
 use super::cuda;
-use super::panels::{self, LANES, ROWS, Rows};
+use super::panels::{LANES, together};
 use super::{TriangularSolve, matrices, product, triangle};
 use crate::layout::{Permute, Reshape, Slice};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, dims, floats};
+use dittograd_device::cpu::gemm::{Factors, add_products};
 use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::Source;
@@ -15,8 +16,8 @@ use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::Tensor;
 
-/// Columns of a block.
-pub(super) const BLOCK: usize = 32;
+/// Columns of a block: those of a panel.
+pub(super) const BLOCK: usize = LANES;
 
 /// `A = Q R` for matrices (batch, m, n) with `m >= n`. The value is one axis: `R` (batch, n, n), zeros below the diagonal; `Q`
 /// (batch, m, n), whose columns are orthogonal; then the reflections that `Q` is the product of, `V` (batch, m, n) with ones on
@@ -44,19 +45,19 @@ struct Sizes {
 impl Sizes {
     /// Rows of panels.
     fn rows(self) -> usize {
-        self.m.next_multiple_of(ROWS)
+        self.m.next_multiple_of(BLOCK)
     }
 
     fn blocks(self) -> usize {
         self.n.div_ceil(BLOCK)
     }
 
-    /// Words of a panel of [`LANES`] columns.
+    /// Words of a panel.
     fn panel(self) -> usize {
-        self.rows() * LANES
+        self.rows() * BLOCK
     }
 
-    /// Words of all panels, which fill whole blocks, and of the reflections.
+    /// Words of all panels, and of the reflections.
     fn square(self) -> usize {
         self.rows() * self.blocks() * BLOCK
     }
@@ -101,49 +102,21 @@ simd_fn! {
     }
 }
 
-simd_fn! {
-    /// Adds the products of [`ROWS`] columns of reflections, from `at` on, with rows of `width` elements.
-    fn dots(simd, v: &[f32], at: usize, x: &[f32], width: usize, sums: &mut Rows) {
-        let mut all = *sums;
-        for (v, x) in v.chunks_exact(BLOCK).zip(x.chunks(width)) {
-            let (Some(v), Some(x)) = (v[at..].first_chunk::<ROWS>(), x.first_chunk::<LANES>()) else { break };
-            for r in 0..ROWS {
-                for l in 0..LANES {
-                    all[r][l] = v[r].mul_add(x[l], all[r][l]);
-                }
-            }
-        }
-        *sums = all;
-    }
-}
+/// Rows whose products are added at a time: few enough that they stay in the closest cache.
+const RUN: usize = 128;
 
-simd_fn! {
-    /// Subtracts the products of [`ROWS`] rows of reflections with the rows of `t`.
-    fn subtract(simd, v: &[f32], t: &[f32], rows: &mut Rows) {
-        let Some(v) = v.first_chunk::<{ ROWS * BLOCK }>() else { return };
-        let mut all = *rows;
-        for (q, t) in t.chunks_exact(LANES).take(BLOCK).enumerate() {
-            let Some(t) = t.first_chunk::<LANES>() else { break };
-            for r in 0..ROWS {
-                let m = -v[r * BLOCK + q];
-                for l in 0..LANES {
-                    all[r][l] = m.mul_add(t[l], all[r][l]);
-                }
-            }
-        }
-        *rows = all;
-    }
-}
+/// A row for each reflection of a block.
+type Square = [[f32; BLOCK]; BLOCK];
 
-/// Dot products by C4 of [`ROWS`] columns of reflections from `at` on with `count` rows of `width` elements.
-fn products(simd: Simd, v: &[f32], at: usize, x: &[f32], width: usize, count: usize) -> Rows {
-    let mut all = [[0.0; LANES]; ROWS];
-    for first in (0..count).step_by(K_CHUNK) {
-        let rows = K_CHUNK.min(count - first);
-        let mut sums = [[0.0; LANES]; ROWS];
-        let x = &x[first * width..x.len().min((first + rows) * width)];
-        dots(simd, &v[first * BLOCK..][..rows * BLOCK], at, x, width, &mut sums);
-        match first {
+/// Dot products by C4 of the reflections with rows of a panel.
+fn products(simd: Simd, v: &[f32], x: &[f32]) -> Square {
+    let mut all = [[0.0; BLOCK]; BLOCK];
+    for (i, (v, x)) in v.chunks(K_CHUNK * BLOCK).zip(x.chunks(K_CHUNK * BLOCK)).enumerate() {
+        let mut sums = [[0.0; BLOCK]; BLOCK];
+        for (v, x) in v.chunks(RUN * BLOCK).zip(x.chunks(RUN * BLOCK)) {
+            add_products(simd, Factors { all: v, row: 1, term: BLOCK }, x, sums.as_flattened_mut());
+        }
+        match i {
             0 => all = sums,
             _ => all.as_flattened_mut().iter_mut().zip(sums.as_flattened()).for_each(|(a, s)| *a += s),
         }
@@ -154,22 +127,16 @@ fn products(simd: Simd, v: &[f32], at: usize, x: &[f32], width: usize, count: us
 /// Reflections of a block with their products `G` and factors.
 struct Block<'a> {
     simd: Simd,
-    /// Rows and columns that count.
-    rows: usize,
     v: &'a [f32],
     gram: &'a [f32],
     tau: &'a [f32],
 }
 
 impl Block<'_> {
-    /// Applies the product of the reflections, or its transpose, to a panel that starts at the first row of the block.
+    /// Applies the product of the reflections, or its transpose, to the rows of a panel from the first row of the block on.
     fn apply(&self, panel: &mut [f32], transposed: bool) {
         let width = self.tau.len();
-        let mut t = [[0.0; LANES]; BLOCK];
-        for at in (0..width).step_by(ROWS) {
-            let sums = products(self.simd, self.v, at, panel, LANES, self.rows);
-            t[at..at + ROWS].copy_from_slice(&sums);
-        }
+        let mut t = products(self.simd, self.v, panel);
         for step in 0..width {
             let index = |step: usize| if transposed { step } else { width - 1 - step };
             let q = index(step);
@@ -180,12 +147,13 @@ impl Block<'_> {
             }
             t[q] = s.map(|s| self.tau[q] * s);
         }
-        let t = &t.as_flattened()[..width * LANES];
-        for from in (0..self.rows).step_by(ROWS) {
-            let mut rows = panels::read(panel, from);
-            subtract(self.simd, &self.v[from * BLOCK..], t, &mut rows);
-            panels::write(panel, from, &rows);
-        }
+        t.as_flattened_mut().iter_mut().for_each(|t| *t = -*t);
+        add_products(
+            self.simd,
+            Factors { all: self.v, row: BLOCK, term: 1 },
+            t[..width].as_flattened(),
+            panel,
+        );
     }
 }
 
@@ -223,88 +191,79 @@ fn factor(simd: Simd, v: &mut [f32], rows: usize, tau: &mut [f32]) {
 
 /// Both factors of one matrix.
 fn whole(pool: &Pool, simd: Simd, sizes: Sizes, a: &[f32], all: &mut [f32], outs: [&mut [f32]; 4]) {
-    let (Sizes { m, n }, panel, height) = (sizes, sizes.panel(), sizes.rows());
+    let (Sizes { m, n }, panel) = (sizes, sizes.panel());
     let (all, rest) = all.split_at_mut(sizes.square());
     let (vs, grams) = rest.split_at_mut(sizes.square());
     let [r, q, v_out, tau] = outs;
     pool.chunks_mut(all, panel, |p, panel| {
         panel.fill(0.0);
-        let width = LANES.min(n.saturating_sub(p * LANES));
-        for (row, a) in panel.chunks_exact_mut(LANES).zip(a.chunks_exact(n)) {
-            row[..width].copy_from_slice(&a[(p * LANES).min(n)..][..width]);
+        let width = sizes.width(p);
+        for (row, a) in panel.chunks_exact_mut(BLOCK).zip(a.chunks_exact(n)) {
+            row[..width].copy_from_slice(&a[p * BLOCK..][..width]);
         }
     });
     for b in 0..sizes.blocks() {
         let (from, width) = (b * BLOCK, sizes.width(b));
-        let rows = m - from;
-        let (done, rest) = all.split_at_mut((b + 1) * 2 * panel);
-        let own = &mut done[b * 2 * panel..];
-        let v = &mut vs[b * height * BLOCK..][..(height - from) * BLOCK];
-        for (half, own) in own.chunks_exact(panel).enumerate() {
-            for (to, row) in v.chunks_exact_mut(BLOCK).zip(own[from * LANES..].chunks_exact(LANES)) {
-                to[half * LANES..][..LANES].copy_from_slice(row);
-            }
-        }
+        let (done, rest) = all.split_at_mut((b + 1) * panel);
+        let own = &mut done[b * panel + from * BLOCK..];
+        let v = &mut vs[b * panel..][..own.len()];
+        v.copy_from_slice(own);
         let tau = &mut tau[from..from + width];
-        factor(simd, v, rows, tau);
-        for (i, row) in v.chunks_exact_mut(BLOCK).take(BLOCK).enumerate() {
-            for (half, own) in own.chunks_exact_mut(panel).enumerate() {
-                own[(from + i) * LANES..][..LANES].copy_from_slice(&row[half * LANES..][..LANES]);
-            }
+        factor(simd, v, m - from, tau);
+        for (i, (row, own)) in
+            v.chunks_exact_mut(BLOCK).zip(own.chunks_exact_mut(BLOCK)).take(BLOCK).enumerate()
+        {
+            own.copy_from_slice(row);
             row[i.min(width)..].fill(0.0);
             if i < width {
                 row[i] = 1.0;
             }
         }
         let gram = &mut grams[b * BLOCK * BLOCK..][..BLOCK * BLOCK];
-        for at in (0..BLOCK).step_by(ROWS) {
-            for half in 0..2 {
-                let sums = products(simd, v, at, &v[half * LANES..], BLOCK, rows);
-                for (p, sums) in sums.iter().enumerate() {
-                    gram[(at + p) * BLOCK + half * LANES..][..LANES].copy_from_slice(sums);
-                }
-            }
-        }
-        let block = Block { simd, rows, v, gram, tau };
-        pool.chunks_mut(rest, panel, |_, panel| block.apply(&mut panel[from * LANES..], true));
+        gram.copy_from_slice(products(simd, v, v).as_flattened());
+        let block = Block { simd, v, gram, tau };
+        pool.chunks_mut(rest, panel, |_, panel| block.apply(&mut panel[from * BLOCK..], true));
     }
-    for (i, row) in r.chunks_exact_mut(n).enumerate() {
-        for (j, x) in row.iter_mut().enumerate() {
-            *x = if j < i { 0.0 } else { all[j / LANES * panel + i * LANES + j % LANES] };
+    // Rows of panels as rows of a matrix.
+    let copy = |panels: &[f32], i: usize, to: &mut [f32]| {
+        for (to, panel) in to.chunks_mut(BLOCK).zip(panels.chunks_exact(panel)) {
+            to.copy_from_slice(&panel[i * BLOCK..][..to.len()]);
         }
+    };
+    for (i, row) in r.chunks_exact_mut(n).enumerate() {
+        copy(all, i, row);
+        row[..i].fill(0.0);
     }
     let (vs, grams, tau) = (&*vs, &*grams, &*tau);
-    pool.chunks_mut(v_out, n, |i, row| {
-        for (b, to) in row.chunks_mut(BLOCK).enumerate() {
-            match i.checked_sub(b * BLOCK) {
-                Some(i) => to.copy_from_slice(&vs[(b * height + i) * BLOCK..][..to.len()]),
-                None => to.fill(0.0),
+    pool.chunks_mut(v_out, BLOCK * n, |task, rows| {
+        for (i, row) in (task * BLOCK..).zip(rows.chunks_exact_mut(n)) {
+            for (b, to) in row.chunks_mut(BLOCK).enumerate() {
+                match i.checked_sub(b * BLOCK) {
+                    Some(i) => to.copy_from_slice(&vs[b * panel + i * BLOCK..][..to.len()]),
+                    None => to.fill(0.0),
+                }
             }
         }
     });
     pool.chunks_mut(all, panel, |p, panel| {
-        for (i, row) in panel.chunks_exact_mut(LANES).enumerate() {
-            row.iter_mut().enumerate().for_each(|(l, x)| *x = f32::from(u8::from(i == p * LANES + l)));
-        }
+        panel.fill(0.0);
+        (0..sizes.width(p)).for_each(|l| panel[(p * BLOCK + l) * BLOCK + l] = 1.0);
     });
     for b in (0..sizes.blocks()).rev() {
-        let (from, width) = (b * BLOCK, sizes.width(b));
+        let from = b * BLOCK;
         let block = Block {
             simd,
-            rows: m - from,
-            v: &vs[b * height * BLOCK..][..(height - from) * BLOCK],
+            v: &vs[b * panel..][..panel - from * BLOCK],
             gram: &grams[b * BLOCK * BLOCK..][..BLOCK * BLOCK],
-            tau: &tau[from..from + width],
+            tau: &tau[from..from + sizes.width(b)],
         };
-        pool.chunks_mut(&mut all[b * 2 * panel..], panel, |_, panel| {
-            block.apply(&mut panel[from * LANES..], false)
+        pool.chunks_mut(&mut all[b * panel..], panel, |_, panel| {
+            block.apply(&mut panel[from * BLOCK..], false)
         });
     }
     let all = &*all;
-    pool.chunks_mut(q, n, |i, row| {
-        for (p, to) in row.chunks_mut(LANES).enumerate() {
-            to.copy_from_slice(&all[p * panel + i * LANES..][..to.len()]);
-        }
+    pool.chunks_mut(q, BLOCK * n, |task, rows| {
+        (task * BLOCK..).zip(rows.chunks_exact_mut(n)).for_each(|(i, row)| copy(all, i, row));
     });
 }
 
@@ -331,7 +290,7 @@ impl Op for Qr {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         match self.of(ins) {
             Ok([batch, _, n]) if device.is_cuda() => batch * n.div_ceil(BLOCK) * BLOCK * BLOCK,
-            Ok([batch, m, n]) => batch * Sizes { m, n }.words(),
+            Ok([batch, m, n]) => batch.div_ceil(together(m * n)) * Sizes { m, n }.words(),
             Err(_) => 0,
         }
     }
@@ -345,22 +304,29 @@ impl Op for Qr {
         let (r, rest) = run.out.split_at_mut(batch * n * n);
         let (q, rest) = rest.split_at_mut(batch * m * n);
         let (v, tau) = rest.split_at_mut(batch * m * n);
-        let words = [n * n, m * n, m * n, n, sizes.words()];
-        let all = &mut run.workspace[..batch * sizes.words()];
+        let words = [n * n, m * n, m * n, n];
+        let all = &mut run.workspace[..];
         let each = |pool: &Pool, first: usize, [r, q, v, tau, all]: [&mut [f32]; 5]| {
             let parts = r.chunks_exact_mut(words[0]).zip(q.chunks_exact_mut(words[1]));
             let parts = parts.zip(v.chunks_exact_mut(words[2]).zip(tau.chunks_exact_mut(words[3])));
-            for (b, (((r, q), (v, tau)), all)) in parts.zip(all.chunks_exact_mut(words[4])).enumerate() {
-                whole(pool, simd, sizes, &a[(first + b) * m * n..][..m * n], all, [r, q, v, tau]);
+            for (b, ((r, q), (v, tau))) in parts.enumerate() {
+                whole(
+                    pool,
+                    simd,
+                    sizes,
+                    &a[(first + b) * m * n..][..m * n],
+                    &mut all[..sizes.words()],
+                    [r, q, v, tau],
+                );
             }
         };
         if batch < run.pool.threads() {
             return each(run.pool, 0, [r, q, v, tau, all]);
         }
-        let per = (16 * 1024 / (m * n)).max(1);
+        let per = together(m * n);
         run.pool.pieces_mut(
             [r, q, v, tau, all],
-            words.map(|w| per * w),
+            [per * n * n, per * m * n, per * m * n, per * n, sizes.words()],
             batch.div_ceil(per),
             |task, parts| {
                 each(Pool::alone(), task * per, parts);

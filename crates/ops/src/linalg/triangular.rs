@@ -1,9 +1,11 @@
 //! Systems of equations with triangular matrices.
 
 use super::cuda::{self, Matrix};
-use super::panels::{self, LANES, ROWS};
+use super::panels::{self, BLOCK, LANES, ROWS, together};
 use super::{product, square, triangle};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, mismatch};
+use dittograd_device::cpu::simd::Simd;
+use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -59,21 +61,62 @@ impl System {
         if self.transposed { k * self.n + i } else { i * self.n + k }
     }
 
-    /// Where unknown `i`, counted by steps, of right-hand side `j` is.
-    fn value(&self, i: usize, j: usize) -> usize {
-        let i = self.unknown(i);
-        if self.right { j * self.n + i } else { i * self.m + j }
+    /// Elements of a row of the right-hand sides.
+    fn line(&self) -> usize {
+        if self.right { self.n } else { self.m }
     }
 
-    /// Copies the equations from step `from` to groups of rows: the factors of a known row lie together.
-    fn load(&self, a: &[f32], from: usize, to: &mut [f32]) {
-        for (k, to) in to.chunks_exact_mut(ROWS).enumerate().take(from + ROWS) {
-            for (r, to) in to.iter_mut().enumerate() {
-                let i = from + r;
-                *to = match i < self.n && k < self.n && (k < i || k == i && !self.unit) {
-                    true => a[self.coefficient(i, k)],
-                    false => f32::from(u8::from(i == k)),
-                };
+    /// Packs the equations from step `from` on as a group.
+    fn load(&self, a: &[f32], from: usize, group: &mut [f32]) {
+        let count = ROWS.min(self.n - from);
+        let (known, square) = group.split_at_mut(from * ROWS);
+        for (k, to) in known.chunks_exact_mut(ROWS).enumerate() {
+            to.fill(0.0);
+            (0..count).for_each(|r| to[r] = -a[self.coefficient(from + r, k)]);
+        }
+        for (k, to) in square.chunks_exact_mut(ROWS).enumerate().take(ROWS) {
+            to.fill(0.0);
+            to[k] = if self.unit || k >= count { 1.0 } else { a[self.coefficient(from + k, from + k)] };
+            (k + 1..count).for_each(|r| to[r] = -a[self.coefficient(from + r, from + k)]);
+        }
+    }
+
+    /// Copies the right-hand sides from `column` on to a panel, square by square.
+    fn load_values(&self, b: &[f32], column: usize, panel: &mut [f32]) {
+        let width = LANES.min(self.m - column);
+        panel.fill(0.0);
+        for first in (0..self.n).step_by(LANES) {
+            let steps = first..self.n.min(first + LANES);
+            if self.right {
+                for l in 0..width {
+                    let b = &b[(column + l) * self.n..][..self.n];
+                    steps.clone().for_each(|i| panel[i * LANES + l] = b[self.unknown(i)]);
+                }
+            } else {
+                for i in steps {
+                    let b = &b[self.unknown(i) * self.m + column..][..width];
+                    panel[i * LANES..][..width].copy_from_slice(b);
+                }
+            }
+        }
+    }
+
+    /// Writes rows of the solution from row `first` on.
+    fn store(&self, panels: &[f32], first: usize, out: &mut [f32]) {
+        let words = self.words()[1];
+        if !self.right {
+            for (row, out) in out.chunks_exact_mut(self.m).enumerate() {
+                let i = self.unknown(first + row);
+                for (to, panel) in out.chunks_mut(LANES).zip(panels.chunks_exact(words)) {
+                    to.copy_from_slice(&panel[i * LANES..][..to.len()]);
+                }
+            }
+            return;
+        }
+        let panel = &panels[first / LANES * words..][..words];
+        for steps in (0..self.n).step_by(LANES).map(|i| i..self.n.min(i + LANES)) {
+            for (l, out) in out.chunks_exact_mut(self.n).enumerate() {
+                steps.clone().for_each(|i| out[self.unknown(i)] = panel[i * LANES + l]);
             }
         }
     }
@@ -83,59 +126,52 @@ impl System {
         [self.padded() * self.padded(), self.padded() * LANES]
     }
 
+    /// The words of the workspace of one system.
+    fn workspace(&self) -> usize {
+        let [equations, panel] = self.words();
+        equations + self.m.div_ceil(LANES) * panel
+    }
+
+    /// Solves one system.
+    fn whole(&self, pool: &Pool, simd: Simd, [a, b]: [&[f32]; 2], workspace: &mut [f32], out: &mut [f32]) {
+        let (group, [equations, panel]) = (self.padded() * ROWS, self.words());
+        let (equations, panels) = workspace.split_at_mut(equations);
+        let each = (4 * 1024 / group).max(1);
+        pool.chunks_mut(equations, each * group, |task, groups| {
+            for (g, to) in groups.chunks_exact_mut(group).enumerate() {
+                self.load(a, (task * each + g) * ROWS, to);
+            }
+        });
+        let equations = &*equations;
+        pool.chunks_mut(panels, panel, |p, panel| {
+            self.load_values(b, p * LANES, panel);
+            for (i, block) in equations.chunks(BLOCK / ROWS * group).enumerate() {
+                panels::subtract(simd, block, group, 0..i * BLOCK, i * BLOCK, panel);
+                panels::solve(simd, block, group, i * BLOCK, i * BLOCK, panel);
+            }
+        });
+        let panels = &*panels;
+        pool.chunks_mut(out, LANES * self.line(), |q, out| self.store(panels, q * LANES, out));
+    }
+
     fn cpu(&self, run: CpuRun<'_>) {
         if run.out.is_empty() {
             return;
         }
-        let (a, b, simd, padded) = (run.ins[0], run.ins[1], run.simd, self.padded());
+        let (a, b, simd, words) = (run.ins[0], run.ins[1], run.simd, self.workspace());
         let (square, values) = (self.n * self.n, self.n * self.m);
-        let [matrix, panel] = self.words();
-        let columns = self.m.div_ceil(LANES);
-        let (equations, unknowns) = run.workspace.split_at_mut(self.batch * matrix);
-        let groups = padded / ROWS;
-        let each = (16 * 1024 / (padded * ROWS)).max(1);
-        run.pool.chunks_mut(equations, each * padded * ROWS, |task, to| {
-            for (g, to) in to.chunks_exact_mut(padded * ROWS).enumerate() {
-                let (e, g) = ((task * each + g) / groups, (task * each + g) % groups);
-                self.load(&a[e * square..(e + 1) * square], g * ROWS, to);
+        let each = |pool: &Pool, first: usize, workspace: &mut [f32], out: &mut [f32]| {
+            for (e, out) in (first..).zip(out.chunks_exact_mut(values)) {
+                let ins = [&a[e * square..][..square], &b[e * values..][..values]];
+                self.whole(pool, simd, ins, &mut workspace[..words], out);
             }
-        });
-        let equations = &*equations;
-        let each = (4 * 1024 / panel).max(1);
-        run.pool.chunks_mut(unknowns, each * panel, |task, all| {
-            for (p, panel) in all.chunks_exact_mut(panel).enumerate() {
-                let (e, column) = ((task * each + p) / columns, (task * each + p) % columns * LANES);
-                let b = &b[e * values..(e + 1) * values];
-                let width = LANES.min(self.m - column);
-                panel.fill(0.0);
-                for (i, row) in panel.chunks_exact_mut(LANES).enumerate().take(self.n) {
-                    row[..width].iter_mut().enumerate().for_each(|(l, x)| *x = b[self.value(i, column + l)]);
-                }
-                let equations = &equations[e * matrix..(e + 1) * matrix];
-                for (g, m) in equations.chunks_exact(padded * ROWS).enumerate() {
-                    let from = g * ROWS;
-                    let mut rows = panels::read(panel, from);
-                    panels::subtract(simd, m, ROWS, 0, &panel[..from * LANES], &mut rows);
-                    let mut corner = [[0.0; ROWS]; ROWS];
-                    corner.as_flattened_mut().copy_from_slice(&m[from * ROWS..][..ROWS * ROWS]);
-                    panels::substitute(simd, &corner, &mut rows);
-                    panels::write(panel, from, &rows);
-                }
-            }
-        });
-        let unknowns = &*unknowns;
-        let line = run.shape.last();
-        let each = (16 * 1024 / line).max(1);
-        run.pool.chunks_mut(run.out, each * line, |task, out| {
-            for (at, out) in out.chunks_exact_mut(line).enumerate() {
-                let row = task * each + at;
-                let (e, row) = (row / (values / line), row % (values / line));
-                for (at, out) in out.iter_mut().enumerate() {
-                    let (i, j) = if self.right { (at, row) } else { (row, at) };
-                    let i = self.unknown(i);
-                    *out = unknowns[(e * columns + j / LANES) * panel + i * LANES + j % LANES];
-                }
-            }
+        };
+        if self.batch < run.pool.threads() {
+            return each(run.pool, 0, run.workspace, run.out);
+        }
+        let per = together(words);
+        run.pool.pairs_mut((run.out, per * values), (run.workspace, words), |task, out, workspace| {
+            each(Pool::alone(), task * per, workspace, out);
         });
     }
 }
@@ -168,10 +204,7 @@ impl Op for TriangularSolve {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         match self.of(ins) {
-            Ok(s) if !device.is_cuda() => {
-                let [matrix, panel] = s.words();
-                s.batch * (matrix + s.m.div_ceil(LANES) * panel)
-            }
+            Ok(s) if !device.is_cuda() => s.batch.div_ceil(together(s.workspace())) * s.workspace(),
             _ => 0,
         }
     }

@@ -1,4 +1,5 @@
-//! Blocks of C: how one is computed tile by tile, and the driver for blocks whose thread packs its own operands.
+//! Blocks of C: how one is computed tile by tile, and the driver for blocks whose thread packs its own operands. Also rows of
+//! one panel, for algorithms that have their own blocks.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -7,8 +8,8 @@ use super::Gemm;
 use super::kernel::{IN_PLACE, PACKED, PACKING, TERMS_PER_PREFETCH, Tile};
 use super::packed::{MAX_VECTORS, panel_start};
 use super::plan::{
-    BlockPlan, Chunk, K_RUN, K_RUN_IN_PLACE, MAX_N_IN_PLACE, PANEL, Panels, SHORT_RUN, STRIP, STRIP_LEN,
-    Tiling,
+    BlockPlan, Chunk, K_RUN, K_RUN_IN_PLACE, MAX_MR, MAX_N_IN_PLACE, PANEL, Panels, SHORT_RUN, STRIP,
+    STRIP_LEN, Tiling,
 };
 use crate::cpu::LINE;
 use crate::cpu::kernels::Kernels;
@@ -317,6 +318,74 @@ impl Work {
                         }
                         self.tiles(&block, &chunk, r, tiling, s0, strip, b_pack, fused_pack);
                     }
+                }
+            }
+        }
+    }
+}
+
+/// The factors of rows: factor `k` of row `r` is `all[r * row + k * term]`. `row` or `term` is 1.
+#[derive(Clone, Copy, Debug)]
+pub struct Factors<'a> {
+    /// From the first factor of the first row on.
+    pub all: &'a [f32],
+    /// From a row to the next.
+    pub row: usize,
+    /// From a term to the next.
+    pub term: usize,
+}
+
+/// Adds products to rows of a panel of [`PANEL`] columns, whose rows lie one after another. An element goes on from what it is,
+/// by one chain over all terms, which are the rows of `b`: `c[r] = fma(a[r, k], b[k], c[r])` for increasing `k`.
+///
+/// # Panics
+/// If there are not as many factors as rows and terms say.
+pub fn add_products(simd: Simd, a: Factors<'_>, b: &[f32], c: &mut [f32]) {
+    let (rows, terms) = (c.len() / PANEL, b.len() / PANEL);
+    if rows == 0 || terms == 0 {
+        return;
+    }
+    let Factors { all, row, term } = a;
+    assert!(row == 1 || term == 1, "factors lie apart along rows and terms");
+    assert!(all.len() > (rows - 1) * row + (terms - 1) * term, "number of factors");
+    let Kernels { width, mr, tile, .. } = *Kernels::of(simd);
+    let columns = MAX_VECTORS * width;
+    let whole = columns == PANEL;
+    let mut some = [0.0; MAX_MR * PANEL];
+    for (i, height) in Panels::new(rows, mr).iter() {
+        for j in (0..PANEL).step_by(columns) {
+            let rows = &mut c[i * PANEL..(i + height) * PANEL];
+            if !whole {
+                for (some, row) in some.chunks_exact_mut(columns).zip(rows.chunks_exact(PANEL)) {
+                    some.copy_from_slice(&row[j..j + columns]);
+                }
+            }
+            let acc = if whole { rows.as_mut_ptr() } else { some.as_mut_ptr() };
+            let t = Tile {
+                kc: terms,
+                a: all.as_ptr().wrapping_add(i * row),
+                stride_a: if row == 1 { term } else { row },
+                b: b.as_ptr().wrapping_add(j),
+                stride_b: PANEL,
+                pack_to: std::ptr::null_mut(),
+                prefetch: b.as_ptr(),
+                prefetch_step: 0,
+                acc,
+                begin: false,
+                end: false,
+                c: std::ptr::null_mut(),
+                stride_c: 0,
+                first: true,
+                bias: std::ptr::null(),
+                tail: width,
+            };
+            let reads = if whole { PACKED } else { IN_PLACE };
+            // SAFETY: the processor has the SIMD level of the kernels. The factors of these rows were checked; `b` has all terms of
+            // these columns, and the accumulators, which are loaded and saved, are those of the tile: packed rows, or a copy.
+            unsafe { tile[usize::from(row == 1)][usize::from(reads)][height - 1][1](&t) };
+            if !whole {
+                for (some, row) in some.chunks_exact(columns).zip(rows.chunks_exact_mut(PANEL)) {
+                    row[j..j + columns].copy_from_slice(some);
                 }
             }
         }

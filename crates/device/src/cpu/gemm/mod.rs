@@ -25,6 +25,11 @@ mod packed;
 pub mod plan;
 mod shared;
 
+#[doc(hidden)]
+pub use block::{Factors, add_products};
+#[doc(hidden)]
+pub use plan::PANEL;
+
 use super::LINE;
 use super::simd::Simd;
 use super::threads::Pool;

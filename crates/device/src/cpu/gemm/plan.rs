@@ -22,7 +22,7 @@ pub(crate) const K_RUN_IN_PLACE: usize = 32;
 /// The most terms of a run for which writing C costs more than reading B.
 pub(crate) const SHORT_RUN: usize = 32;
 /// Columns of the widest tile that reads packed B, over all SIMD levels.
-pub(crate) const PANEL: usize = 32;
+pub const PANEL: usize = 32;
 /// The most rows of a tile, over all SIMD levels.
 pub(crate) const MAX_MR: usize = 14;
 /// The most columns of C for which A is read in place: packing it does not pay off.
