@@ -137,8 +137,6 @@ mod plain {
         arctanh = atanh;
         /// Rounds up to whole numbers.
         ceil;
-        /// A copy in memory of its own.
-        clone = copy;
         /// The complex conjugate of real numbers: the same numbers.
         conj = positive;
         /// The complex conjugate of real numbers: the same numbers.
@@ -342,8 +340,7 @@ pub mod elementwise {
     use crate::arguments::Operand;
     use crate::functions::elementwise::mixed;
     use crate::tensor::{Answer, Tensor, asked, one, truth, two};
-    use dittograd::session::Var;
-    use pyo3::exceptions::{PyTypeError, PyValueError};
+    use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
     #[pymodule_init]
@@ -352,16 +349,6 @@ pub mod elementwise {
         super::pairs::register(module)?;
         super::truths::register(module)?;
         super::truth_pairs::register(module)
-    }
-
-    /// Refuses an element type other than float32.
-    pub(crate) fn only_float32(name: &str, dtype: Option<&str>) -> PyResult<()> {
-        match dtype {
-            None | Some("float32") => Ok(()),
-            Some(other) => {
-                Err(PyTypeError::new_err(format!("{name}: dtype {other} is not supported; use \"float32\"")))
-            }
-        }
     }
 
     /// `input + alpha * other`.
@@ -396,10 +383,7 @@ pub mod elementwise {
     /// The angle of real numbers as complex ones: pi where they are negative, else 0.
     #[pyfunction]
     fn angle(input: &Tensor) -> Answer {
-        one(&[input], |v| {
-            let x = v[0].detach()?;
-            x.isnan()?.where_(x, x.lt(x.session().scalar(0.0)?)?.scale(std::f64::consts::PI)?)
-        })
+        one(&[input], |v| v[0].angle())
     }
 
     /// The numbers held between `min` and `max`, each a number or a tensor. At least one of them is given.
@@ -436,7 +420,7 @@ pub mod elementwise {
     /// Complex numbers, that is pairs along a new last axis, of their real and imaginary parts.
     #[pyfunction]
     fn complex(real: &Tensor, imag: &Tensor) -> Answer {
-        one(&[real, imag], |v| v[0].session().stack(&v[0].session().broadcast_tensors(v)?, -1))
+        one(&[real, imag], |v| v[0].complex(v[1]))
     }
 
     /// The quotient; with `rounding_mode` "trunc" rounded towards zero, with "floor" rounded down.
@@ -489,9 +473,7 @@ pub mod elementwise {
     fn isin(elements: Operand<'_>, test_elements: Operand<'_>, assume_unique: bool, invert: bool) -> Answer {
         // Every element is compared with every one, so it does not matter whether some are equal.
         let _ = assume_unique;
-        let found = mixed(&[&elements, &test_elements], |v| {
-            v[0].unsqueeze(-1)?.eq(v[1].flatten()?)?.any(&[-1], false)
-        })?;
+        let found = mixed(&[&elements, &test_elements], |v| v[0].isin(v[1]))?;
         if invert { truth(&[&found], |v| v[0].logical_not()) } else { Ok(found.into_truth()) }
     }
 
@@ -515,26 +497,6 @@ pub mod elementwise {
         }
     }
 
-    /// Along an axis, a softmax by `f`. A scalar is an axis of one element.
-    fn along(
-        input: &Tensor,
-        dim: i64,
-        f: impl for<'s> Fn(Var<'s>, i64) -> dittograd::error::Result<Var<'s>>,
-    ) -> Answer {
-        match input.rank()? {
-            0 => one(&[input], |v| f(v[0].reshape(&[1])?, dim)?.reshape(&[])),
-            _ => one(&[input], |v| f(v[0], dim)),
-        }
-    }
-
-    /// The logarithm of the softmax along an axis.
-    #[pyfunction]
-    #[pyo3(signature = (input, dim, *, dtype=None))]
-    fn log_softmax(input: &Tensor, dim: i64, dtype: Option<&str>) -> Answer {
-        only_float32("log_softmax", dtype)?;
-        along(input, dim, |x, dim| x.log_softmax_axis(dim))
-    }
-
     /// The inverse of `sigmoid`, `ln(x / (1 - x))`. With `eps`, numbers are first held between `eps` and `1 - eps`.
     #[pyfunction]
     #[pyo3(signature = (input, eps=None))]
@@ -552,7 +514,7 @@ pub mod elementwise {
     /// Complex numbers, that is pairs along a new last axis, of their magnitudes and angles.
     #[pyfunction]
     fn polar(abs: &Tensor, angle: &Tensor) -> Answer {
-        one(&[abs, angle], |v| v[0].session().stack(&[v[0].mul(v[1].cos()?)?, v[0].mul(v[1].sin()?)?], -1))
+        one(&[abs, angle], |v| v[0].polar(v[1]))
     }
 
     /// Mantissas, of a magnitude from 0.5 up to 1, and exponents of base 2, as numbers.
@@ -586,12 +548,7 @@ pub mod elementwise {
     #[pyfunction]
     #[pyo3(signature = (input, *, decimals=0))]
     fn round(input: &Tensor, decimals: i32) -> Answer {
-        let power = 10f64.powi(decimals.saturating_abs());
-        match decimals {
-            0 => one(&[input], |v| v[0].round()),
-            1.. => one(&[input], |v| v[0].scale(power)?.round()?.div(v[0].session().scalar(power)?)),
-            ..0 => one(&[input], |v| v[0].div(v[0].session().scalar(power)?)?.round()?.scale(power)),
-        }
+        one(&[input], |v| v[0].round_to(decimals))
     }
 
     /// `other - alpha * input`.
@@ -599,14 +556,6 @@ pub mod elementwise {
     #[pyo3(signature = (input, other, *, alpha=1.0))]
     fn rsub(input: Operand<'_>, other: Operand<'_>, alpha: f64) -> Answer {
         mixed(&[&input, &other], |v| v[0].rsub(alpha, v[1]))
-    }
-
-    /// The softmax along an axis: `e^x` divided by its sum.
-    #[pyfunction]
-    #[pyo3(signature = (input, dim, *, dtype=None))]
-    fn softmax(input: &Tensor, dim: i64, dtype: Option<&str>) -> Answer {
-        only_float32("softmax", dtype)?;
-        along(input, dim, |x, dim| x.softmax_axis(dim))
     }
 
     /// `input - alpha * other`.
@@ -621,12 +570,5 @@ pub mod elementwise {
     #[pyo3(signature = (input, other, *, alpha=1.0))]
     fn subtract(input: Operand<'_>, other: Operand<'_>, alpha: f64) -> Answer {
         sub(input, other, alpha)
-    }
-
-    /// `input` where `condition` is true, which all numbers but 0 are, else `other`.
-    #[pyfunction]
-    #[pyo3(name = "where")]
-    fn where_(condition: &Bound<'_, Tensor>, input: Operand<'_>, other: Operand<'_>) -> Answer {
-        mixed(&[&Operand::Tensor(condition.borrow()), &input, &other], |v| v[0].where_(v[1], v[2]))
     }
 }
