@@ -6,6 +6,7 @@ use dittograd::error::ErrorKind;
 use dittograd::graph::{Graph, TrainStep};
 use dittograd::ops::layout::AxisMap;
 use dittograd::prelude::*;
+use dittograd::session::PadMode;
 use dittograd::torchlean::TorchLean;
 
 fn session() -> Session {
@@ -675,4 +676,52 @@ fn positions_and_coordinates() {
     let e = index(&s, &[24]).unravel_index(&[2, 3, 4]).unwrap_err().to_string();
     assert!(e.contains("24 is beyond the 24 elements"), "{e}");
     assert!(s.ones(&[1]).unwrap().unravel_index(&[2]).is_err());
+}
+
+/// What moves elements moves indices too, also those that are no numbers of float32.
+#[test]
+fn indices_are_chosen_padded_and_replaced() {
+    let s = session();
+    const BIG: u32 = u32::MAX - 1;
+    let labels = |dims: &[usize], data: &[u32]| s.labels(&Tensor::new(dims, data.to_vec()).unwrap()).unwrap();
+    let read = |v: Result<Var<'_>>| v.unwrap().indices().unwrap().into_data();
+    let i = labels(&[2, 3], &[1, BIG, 3, 4, 5, BIG]);
+    let mask = s.input(&Tensor::new(&[3], vec![0.0f32, 1.0, f32::NAN]).unwrap()).unwrap();
+    assert_eq!(read(mask.where_(i, labels(&[2, 1], &[7, 8]))), [7, BIG, 3, 8, 5, BIG]);
+    assert_eq!(read(i.masked_fill(mask, 9.0)), [1, 9, 9, 4, 9, 9]);
+    assert_eq!(read(i.pad(1, 1, 0)), [0, 1, BIG, 3, 0, 4, 5, BIG]);
+    assert_eq!(read(i.pad_with(0, 0, 1, f64::from(BIG)))[6..], [BIG; 3]);
+    assert_eq!(read(i.pad_mode(&[0, 1], PadMode::Constant(2.0))), [1, BIG, 3, 2, 4, 5, BIG, 2]);
+    assert_eq!(read(i.roll(1, 1)), [3, 1, BIG, BIG, 4, 5]);
+    assert_eq!(read(s.stack(&[i, i], 0))[6..], [1, BIG, 3, 4, 5, BIG]);
+    assert_eq!(read(i.gather(1, labels(&[2, 1], &[1, 2]))), [BIG, BIG]);
+    assert_eq!(read(i.index_select(1, labels(&[2], &[2, 0]))), [3, 1, BIG, 4]);
+    assert_eq!(read(i.index_fill(1, labels(&[1], &[0]), 6.0)), [6, BIG, 3, 6, 5, BIG]);
+    assert_eq!(
+        read(i.scatter(1, labels(&[2, 1], &[0, 2]), labels(&[2, 1], &[BIG, 0]))),
+        [BIG, BIG, 3, 4, 5, 0]
+    );
+    assert_eq!(read(i.scatter_value(1, labels(&[2, 1], &[0, 2]), 2.0)), [2, BIG, 3, 4, 5, 2]);
+    assert_eq!(
+        read(i.index_put(&[labels(&[1], &[1])], labels(&[3], &[7, 8, 9]), false)),
+        [1, BIG, 3, 7, 8, 9]
+    );
+    assert_eq!(read(i.select_scatter(labels(&[2], &[0, 0]), 1, 0)), [0, BIG, 3, 0, 5, BIG]);
+    assert_eq!(read(i.as_strided(&[2], &[5], 0)), [1, BIG]);
+    assert_eq!(read(i.index(&[mask.narrow(0, 0, 2).unwrap()])), [4, 5, BIG]);
+    for (why, answer) in [
+        ("a whole number from 0", i.masked_fill(mask, -1.0)),
+        ("a whole number from 0", i.pad_with(0, 1, 0, 0.5)),
+        ("where_", mask.where_(i, s.ones(&[3]).unwrap())),
+        ("where_", mask.where_(i, labels(&[4], &[0; 4]))),
+        ("where_", i.where_(i, i)),
+        ("argsort", i.argsort(1, false)),
+        ("max", i.max(i)),
+        ("sum", i.sum()),
+        ("u32", i.amax(&[1], false)),
+        ("u32", i.topk(1, 1, true).map(|x| x.0)),
+    ] {
+        let e = answer.unwrap_err().to_string();
+        assert!(e.contains(why), "{why}: {e}");
+    }
 }

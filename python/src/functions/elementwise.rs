@@ -9,13 +9,15 @@ use dittograd::tensor::Tensor as Host;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-/// A number as a scalar to compute with `like`: an index, if that holds indices and the number can be one.
-fn scalar_like<'s>(like: Var<'s>, number: f64) -> Result<Var<'s>> {
+/// A number as a scalar to compute with values: an index, if one of them holds indices and the number can be one.
+fn scalar_with<'s>(values: &[Var<'s>], number: f64) -> Result<Var<'s>> {
     let index = number as u32;
-    if like.meta()?.dtype == DType::U32 && f64::from(index) == number {
-        return like.session().labels(&Host::new(&[], vec![index])?);
+    for v in values {
+        if v.meta()?.dtype == DType::U32 && f64::from(index) == number {
+            return v.session().labels(&Host::new(&[], vec![index])?);
+        }
     }
-    like.session().scalar(number)
+    values[0].session().scalar(number)
 }
 
 /// Runs `f` on tensors and numbers, of which at least one is a tensor.
@@ -41,7 +43,7 @@ pub(crate) fn mixed(
         for input in inputs {
             match input {
                 Operand::Tensor(_) => all.extend(given.next()),
-                Operand::Number(n) => all.push(scalar_like(v[0], *n)?),
+                Operand::Number(n) => all.push(scalar_with(v, *n)?),
             }
         }
         f(&all)

@@ -153,7 +153,7 @@ impl<'s> Var<'s> {
     #[track_caller]
     pub fn scatter_value(self, axis: impl Position, index: Var<'s>, value: f64) -> Result<Var<'s>> {
         let axis = self.axis("scatter_value", axis)?;
-        self.scatter(axis, index, self.session.full(index.shape()?.dims(), value)?)
+        self.scatter(axis, index, self.number_like("scatter_value", value)?.expand_as(index)?)
     }
 
     /// This value with elements reduced along an axis, each at its own index. With `include_self` the value's own elements count
@@ -270,7 +270,7 @@ impl<'s> Var<'s> {
     #[doc(alias = "index_fill_")]
     #[track_caller]
     pub fn index_fill(self, axis: impl Position, index: Var<'s>, value: f64) -> Result<Var<'s>> {
-        self.index_fill_with(axis, index, self.session.full(&[], value)?)
+        self.index_fill_with(axis, index, self.number_like("index_fill", value)?)
     }
 
     /// Like [`Var::index_fill`], with a value on the device, which broadcasts to the slices.
