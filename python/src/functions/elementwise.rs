@@ -341,7 +341,7 @@ mod truth_pairs {
 pub mod elementwise {
     use crate::arguments::Operand;
     use crate::functions::elementwise::mixed;
-    use crate::tensor::{Answer, Tensor, asked, one, truth, two};
+    use crate::tensor::{Answer, Tensor, asked_all, one, truth, two};
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
@@ -378,8 +378,7 @@ pub mod elementwise {
     #[pyfunction]
     #[pyo3(signature = (input, other, rtol=1e-5, atol=1e-8, equal_nan=false))]
     fn allclose(input: &Tensor, other: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> PyResult<bool> {
-        let near = one(&[input, other], |v| v[0].isclose(v[1], rtol, atol, equal_nan))?;
-        asked(&near, |near| near.equal(near.ones_like()?))
+        asked_all(&[input, other], |v| v[0].allclose(v[1], rtol, atol, equal_nan))
     }
 
     /// The angle of real numbers as complex ones: pi where they are negative, else 0.
@@ -449,11 +448,7 @@ pub mod elementwise {
     /// Whether both tensors have one shape and equal elements. Waits for the device.
     #[pyfunction]
     fn equal(input: &Tensor, other: &Tensor) -> PyResult<bool> {
-        if input.dims()? != other.dims()? {
-            return Ok(false);
-        }
-        let same = one(&[input, other], |v| v[0].eq(v[1]))?;
-        asked(&same, |same| same.equal(same.ones_like()?))
+        asked_all(&[input, other], |v| v[0].equal(v[1]))
     }
 
     /// A tensor of the shape of `input` with every element `value`, a number or a tensor of one element.
