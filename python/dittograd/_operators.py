@@ -2,7 +2,7 @@
 
 import numbers
 
-from ._native import Tensor, elementwise, products
+from ._native import Tensor, elementwise, indexing, products
 
 
 def _operator(function, swapped=False):
@@ -74,7 +74,7 @@ def _contiguous(self):
 
 def _where(self, condition, other):
     """This tensor where `condition` is true, else `other`."""
-    return elementwise.where(condition, self, other)
+    return indexing.where(condition, self, other)
 
 
 def _polygamma(self, n):

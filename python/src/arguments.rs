@@ -1,7 +1,7 @@
 //! Arguments as Python programs write them.
 
 use crate::tensor::Tensor;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -85,4 +85,14 @@ pub fn variadic(tensors: &Bound<'_, PyTuple>) -> PyResult<Vec<Py<Tensor>>> {
 /// The tensors of a list.
 pub fn refs(tensors: &[Py<Tensor>]) -> Vec<&Tensor> {
     tensors.iter().map(|t| t.get()).collect()
+}
+
+/// Refuses element types other than that of numbers.
+pub fn check_dtype(dtype: Option<&str>) -> PyResult<()> {
+    match dtype {
+        None | Some("float32") => Ok(()),
+        Some(other) => Err(PyNotImplementedError::new_err(format!(
+            "dtype {other} is not supported; leave it out or give \"float32\""
+        ))),
+    }
 }

@@ -44,27 +44,29 @@ fn common(inputs: &[&Tensor]) -> PyResult<Arc<Held>> {
     Ok(first.session.clone())
 }
 
+/// What `f` finds out about the values of `inputs`.
+pub fn asked_all<T>(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<T>) -> PyResult<T> {
+    common(inputs)?.with(|session| f(&inputs.iter().map(|t| session.from_id(t.id)).collect::<Vec<_>>()))
+}
+
+/// What `f` finds out about a tensor.
+pub fn asked<T>(input: &Tensor, f: impl for<'s> FnOnce(Var<'s>) -> Result<T>) -> PyResult<T> {
+    asked_all(&[input], |v| f(v[0]))
+}
+
 /// Runs `f` on the values of `inputs`.
 pub fn many(
     inputs: &[&Tensor],
     f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Vec<Var<'s>>>,
 ) -> PyResult<Vec<Tensor>> {
-    let held = common(inputs)?;
-    let ids = held.with(|session| {
-        let vars: Vec<Var<'_>> = inputs.iter().map(|t| session.from_id(t.id)).collect();
-        Ok(f(&vars)?.into_iter().map(Var::to_id).collect::<Vec<_>>())
-    })?;
-    Ok(ids.into_iter().map(|id| Tensor::new(held.clone(), id)).collect())
+    let ids = asked_all(inputs, |v| Ok(f(v)?.into_iter().map(Var::to_id).collect::<Vec<_>>()))?;
+    Ok(ids.into_iter().map(|id| Tensor::new(inputs[0].session.clone(), id)).collect())
 }
 
 /// Like [`many`], for a function of one result.
 pub fn one(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>>) -> Answer {
-    let held = common(inputs)?;
-    let id = held.with(|session| {
-        let vars: Vec<Var<'_>> = inputs.iter().map(|t| session.from_id(t.id)).collect();
-        Ok(f(&vars)?.to_id())
-    })?;
-    Ok(Tensor::new(held, id))
+    let id = asked_all(inputs, |v| Ok(f(v)?.to_id()))?;
+    Ok(Tensor::new(inputs[0].session.clone(), id))
 }
 
 /// Like [`one`], for a function whose results are truth values: a comparison, a logical function.
@@ -92,13 +94,26 @@ pub fn two(
     inputs: &[&Tensor],
     f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<(Var<'s>, Var<'s>)>,
 ) -> PyResult<(Tensor, Tensor)> {
-    let held = common(inputs)?;
-    let (a, b) = held.with(|session| {
-        let vars: Vec<Var<'_>> = inputs.iter().map(|t| session.from_id(t.id)).collect();
-        let (a, b) = f(&vars)?;
+    let (a, b) = asked_all(inputs, |v| {
+        let (a, b) = f(v)?;
         Ok((a.to_id(), b.to_id()))
     })?;
-    Ok((Tensor::new(held.clone(), a), Tensor::new(held, b)))
+    let session = &inputs[0].session;
+    Ok((Tensor::new(session.clone(), a), Tensor::new(session.clone(), b)))
+}
+
+/// What `f` finds out about the value of `input` and of each tensor of `others` that is given.
+fn asked_optional<T>(
+    input: &Tensor,
+    others: &[Option<&Tensor>],
+    f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<T>,
+) -> PyResult<T> {
+    let given: Vec<&Tensor> = std::iter::once(input).chain(others.iter().copied().flatten()).collect();
+    asked_all(&given, |v| {
+        let mut rest = v[1..].iter().copied();
+        let others: Vec<Option<Var<'_>>> = others.iter().map(|o| o.and_then(|_| rest.next())).collect();
+        f(v[0], &others)
+    })
 }
 
 /// Runs `f` on the value of `input` and of each tensor of `others` that is given.
@@ -107,14 +122,8 @@ pub fn with_optional(
     others: &[Option<&Tensor>],
     f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<Var<'s>>,
 ) -> Answer {
-    let given: Vec<&Tensor> = std::iter::once(input).chain(others.iter().copied().flatten()).collect();
-    let present: Vec<bool> = others.iter().map(Option::is_some).collect();
-    one(&given, |v| {
-        let mut rest = v[1..].iter().copied();
-        let others: Vec<Option<Var<'_>>> =
-            present.iter().map(|&p| if p { rest.next() } else { None }).collect();
-        f(v[0], &others)
-    })
+    let id = asked_optional(input, others, |x, others| Ok(f(x, others)?.to_id()))?;
+    Ok(Tensor::new(input.session.clone(), id))
 }
 
 /// Like [`with_optional`], for a function of several results.
@@ -123,19 +132,10 @@ pub fn many_with_optional(
     others: &[Option<&Tensor>],
     f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<Vec<Var<'s>>>,
 ) -> PyResult<Vec<Tensor>> {
-    let given: Vec<&Tensor> = std::iter::once(input).chain(others.iter().copied().flatten()).collect();
-    let present: Vec<bool> = others.iter().map(Option::is_some).collect();
-    many(&given, |v| {
-        let mut rest = v[1..].iter().copied();
-        let others: Vec<Option<Var<'_>>> =
-            present.iter().map(|&p| if p { rest.next() } else { None }).collect();
-        f(v[0], &others)
-    })
-}
-
-/// What `f` finds out about a tensor.
-pub fn asked<T>(input: &Tensor, f: impl for<'s> FnOnce(Var<'s>) -> Result<T>) -> PyResult<T> {
-    input.session.with(|session| f(session.from_id(input.id)))
+    let ids = asked_optional(input, others, |x, others| {
+        Ok(f(x, others)?.into_iter().map(Var::to_id).collect::<Vec<_>>())
+    })?;
+    Ok(ids.into_iter().map(|id| Tensor::new(input.session.clone(), id)).collect())
 }
 
 impl Tensor {

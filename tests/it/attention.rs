@@ -3,6 +3,7 @@
 use crate::support::{data, device, t as tensor};
 use dittograd::ops::attention::rope::rope_table;
 use dittograd::prelude::*;
+use dittograd::session::MultiHeadAttention;
 use dittograd_check::gpu;
 
 /// Numbers that are spread out, another list for each seed.
@@ -470,4 +471,82 @@ fn heads_of_any_size() {
     let want =
         by_parts(0).attention(by_parts(1), by_parts(2), options).unwrap().permute(&[0, 2, 1, 3]).unwrap();
     assert_eq!(data(y), data(want));
+}
+
+/// Eighths between -11/8 and 11/8.
+fn eighths(dims: &[usize], by: usize) -> Tensor<f32> {
+    let n = dims.iter().product();
+    Tensor::new(dims, (0..n).map(|i| ((i * by % 23) as f32 - 11.0) / 8.0).collect()).unwrap()
+}
+
+/// Numbers of PyTorch's `F.multi_head_attention_forward` in float64, with everything that it adds to keys and scores.
+#[test]
+fn multi_head_attention_to_other_sequences_is_that_of_pytorch() {
+    let session = Session::eager(&device());
+    let s = &session;
+    let of = |dims: &[usize], by: usize| s.variable(&eighths(dims, by)).unwrap();
+    let (q, k, v) = (of(&[2, 2, 4], 37), of(&[3, 2, 4], 29), of(&[3, 2, 4], 31));
+    let thirds = |v: Var<'_>| v.chunk(0, 3).unwrap().into_iter().map(Var::to_id).collect::<Vec<_>>();
+    let (weights, biases) = (thirds(of(&[12, 4], 5)), thirds(of(&[12], 7)));
+    let inf = f32::NEG_INFINITY;
+    let options = MultiHeadAttention {
+        heads: 2,
+        weights: std::array::from_fn(|i| s.from_id(weights[i])),
+        biases: std::array::from_fn(|i| Some(s.from_id(biases[i]))),
+        out_weight: of(&[4, 4], 11),
+        out_bias: Some(of(&[4], 13)),
+        extra: Some((of(&[4], 3), of(&[4], 9))),
+        zero: true,
+        dropout: 0.0,
+        bias: Some(s.input(&tensor(&[2, 3], &[0.5, inf, 0.25, -1.0, 0.0, inf])).unwrap()),
+        key_bias: Some(s.input(&tensor(&[2, 3], &[0.0, 0.0, -0.5, inf, 0.75, 0.0])).unwrap()),
+    };
+    let (y, weights) = q.multi_head_attention_to(k, v, options).unwrap();
+    assert_eq!(weights.shape().unwrap().dims(), [2, 2, 2, 5]);
+    let want = [
+        [-1.93976, -2.80677, -3.20867, -0.73557],
+        [-1.20117, 0.65589, -0.78716, 0.6448],
+        [-4.65487, -2.08097, -2.6214, -0.28683],
+        [-2.15751, -4.03442, -3.66789, -0.42635],
+    ];
+    near(&data(y), want.as_flattened(), 2e-5);
+    let last = [0.0, 0.0, 0.2342, 0.52991, 0.2359, 0.0, 0.99944, 0.0, 0.00012, 0.00044];
+    near(&data(weights)[30..], &last, 1e-5);
+    assert!(y.sum().unwrap().backward_retain().unwrap().var(q).is_some());
+
+    let second = |v: Var<'_>| v.select(1, 1).unwrap().to_id();
+    let [q1, k1, v1] = [q, k, v].map(|v| s.from_id(second(v)));
+    let row = options.key_bias.map(|bias| bias.select(0, 1).unwrap());
+    let single = MultiHeadAttention { key_bias: row, ..options };
+    let (y, weights) = q1.multi_head_attention_to(k1, v1, single).unwrap();
+    assert_eq!(weights.shape().unwrap().dims(), [2, 2, 5]);
+    near(&data(y), [want[1], want[3]].as_flattened(), 2e-5);
+
+    let mask = s.zeros(&[3, 2]).unwrap();
+    let cases = [
+        ("2 or 3", s.zeros(&[4]).unwrap().multi_head_attention_to(k, v, options)),
+        ("for queries (n, N, features)", q.multi_head_attention_to(k1, v, options)),
+        ("one value for each key", q.multi_head_attention_to(k, q, options)),
+        (
+            "3 heads do not divide",
+            q.multi_head_attention_to(k, v, MultiHeadAttention { heads: 3, ..options }),
+        ),
+        (
+            "0 heads do not divide",
+            q.multi_head_attention_to(k, v, MultiHeadAttention { heads: 0, ..options }),
+        ),
+        (
+            "neither (2, 3) nor (4, 2, 3)",
+            q.multi_head_attention_to(k, v, MultiHeadAttention { bias: Some(mask), ..options }),
+        ),
+        (
+            "not (2, 3), a number for each key",
+            q.multi_head_attention_to(k, v, MultiHeadAttention { key_bias: Some(mask), ..options }),
+        ),
+        ("use 0 to 1", q.multi_head_attention_to(k, v, MultiHeadAttention { dropout: 1.5, ..options })),
+    ];
+    for (why, answer) in cases {
+        let e = answer.map(drop).unwrap_err().to_string();
+        assert!(e.contains(why), "{why}: {e}");
+    }
 }

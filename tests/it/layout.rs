@@ -6,6 +6,7 @@ use dittograd::error::ErrorKind;
 use dittograd::graph::{Graph, TrainStep};
 use dittograd::ops::layout::AxisMap;
 use dittograd::prelude::*;
+use dittograd::session::PadMode;
 use dittograd::torchlean::TorchLean;
 
 fn session() -> Session {
@@ -585,4 +586,142 @@ fn diagonals() {
     assert_eq!(g.data(), [0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
     assert!(x.diagonal(0, 0, 0).is_err() && x.diagonal(0, 0, 2).is_err());
     assert_eq!(s.einsum("ii", &[s.input(&ramp(&[3, 3])).unwrap()]).unwrap().item().unwrap(), 12.0);
+}
+
+#[test]
+fn strided_values_are_copies_of_elements() {
+    let s = session();
+    let x = s.variable(&ramp(&[2, 4])).unwrap();
+    let windows = x.as_strided(&[3, 2], &[2, 1], 1).unwrap();
+    assert_eq!((dims(windows), values(windows)), (vec![3, 2], vec![1.0, 2.0, 3.0, 4.0, 5.0, 6.0]));
+    assert_eq!(values(x.as_strided(&[2, 2], &[0, 3], 0).unwrap()), [0.0, 3.0, 0.0, 3.0]);
+    assert_eq!(values(x.as_strided(&[], &[], 7).unwrap()), [7.0]);
+    assert_eq!(dims(x.as_strided(&[0, 9], &[9, 9], 9).unwrap()), [0, 9]);
+    let twice = x.as_strided(&[2, 2], &[0, 3], 0).unwrap().sum().unwrap().backward_retain().unwrap();
+    assert_eq!(twice.var(x).unwrap().to_tensor::<f32>().unwrap().data()[..4], [2.0, 0.0, 0.0, 2.0]);
+    let src = s.input(&ramp(&[2, 2])).unwrap();
+    assert_eq!(
+        values(x.as_strided_scatter(src, &[2, 2], &[4, 2], 1).unwrap()),
+        [0.0, 0.0, 2.0, 1.0, 4.0, 2.0, 6.0, 3.0]
+    );
+    for (sizes, strides, offset) in [
+        (&[2, 4][..], &[4, 1][..], 1),
+        (&[3], &[4], 0),
+        (&[2], &[1, 1], 0),
+        (&[2], &[usize::MAX], usize::MAX),
+    ] {
+        let e = x.as_strided(sizes, strides, offset).unwrap_err().to_string();
+        assert!(e.contains("as_strided") && e.contains("strides"), "{e}");
+        assert!(x.as_strided_scatter(src, sizes, strides, offset).is_err());
+    }
+    assert!(x.as_strided_scatter(src, &[2], &[1], 0).is_err());
+}
+
+#[test]
+fn indices_of_any_axes_and_masks_select() {
+    let s = session();
+    let x = s.input(&ramp(&[2, 3, 4])).unwrap();
+    let (i, j) = (index(&s, &[2, 0]), index(&s, &[1, 3]));
+    // x[:, i]
+    let y = x.index_axes(&[1], &[i]).unwrap();
+    assert_eq!((dims(y), values(y)[..4].to_vec()), (vec![2, 2, 4], vec![8.0, 9.0, 10.0, 11.0]));
+    // x[:, i, j]: neighbours keep their place.
+    assert_eq!(values(x.index_axes(&[1, 2], &[i, j]).unwrap()), [9.0, 3.0, 21.0, 15.0]);
+    // x[k, :, j]: others come first.
+    let k = index(&s, &[0, 1]);
+    let y = x.index_axes(&[0, -1], &[k, j]).unwrap();
+    assert_eq!((dims(y), values(y)), (vec![2, 3], vec![1.0, 5.0, 9.0, 15.0, 19.0, 23.0]));
+    // A mask stands for as many indices as it has axes.
+    let mask = s.input(&Tensor::new(&[2, 3], vec![0.0f32, 0.0, 1.0, f32::NAN, 0.0, 0.0]).unwrap()).unwrap();
+    let y = x.index(&[mask]).unwrap();
+    assert_eq!((dims(y), values(y)[..4].to_vec()), (vec![2, 4], vec![8.0, 9.0, 10.0, 11.0]));
+    assert_eq!(values(x.index(&[mask, j]).unwrap()), [9.0, 15.0]);
+    let columns = s.input(&Tensor::new(&[3], vec![1.0f32, 0.0, 1.0]).unwrap()).unwrap();
+    assert_eq!(dims(x.index_axes(&[1], &[columns]).unwrap()), [2, 2, 4]);
+    let y = x.index_put(&[mask], s.scalar(-1.0).unwrap(), false).unwrap();
+    assert_eq!(values(y).iter().filter(|x| **x == -1.0).count(), 8);
+    let bad = s.ones(&[2, 2]).unwrap();
+    for (why, answer) in [
+        ("the sizes of the axes", x.index(&[bad])),
+        ("the sizes of the axes", x.index_put(&[i, mask], x, false)),
+        ("no different axes", x.index_axes(&[1, 1], &[i, j])),
+        ("no different axes", x.index_axes(&[3], &[i])),
+        ("1 are given for 2", x.index_axes(&[0, 1], &[i])),
+        ("0 are given for 1", x.index_axes(&[0], &[])),
+        ("one for each of the first axes", x.index_axes(&[0usize; 0], &[])),
+    ] {
+        let e = answer.unwrap_err().to_string();
+        assert!(e.contains(why), "{why}: {e}");
+    }
+    let row = s.input(&Tensor::new(&[4], vec![-1.0f32, -2.0, -3.0, -4.0]).unwrap()).unwrap();
+    let filled = x.index_fill_with(1, i, row).unwrap();
+    assert_eq!(values(filled)[..8], [-1.0, -2.0, -3.0, -4.0, 4.0, 5.0, 6.0, 7.0]);
+    assert!(x.index_fill_with(1, i, s.ones(&[5]).unwrap()).is_err());
+}
+
+#[test]
+fn positions_and_coordinates() {
+    let s = session();
+    let i = s.labels(&Tensor::new(&[2, 2], vec![0, 7, 3, 0]).unwrap()).unwrap();
+    let read = |v: Var<'_>| v.indices().unwrap().into_data();
+    assert_eq!(read(i.nonzero().unwrap()), [0, 1, 1, 0]);
+    assert_eq!(read(i.nonzero_static(1, 9).unwrap()), [0, 1]);
+    let more = i.nonzero_static(3, 9).unwrap();
+    assert_eq!((dims(more), read(more)), (vec![3, 2], vec![0, 1, 1, 0, 9, 9]));
+    assert_eq!(i.select(0, 0).unwrap().select(0, 1).unwrap().index_item().unwrap(), 7);
+    assert!(i.index_item().is_err() && s.ones(&[1]).unwrap().index_item().is_err());
+    let at = index(&s, &[0, 5, 23]).unravel_index(&[2, 3, 4]).unwrap();
+    assert_eq!(at.iter().map(|v| read(*v)).collect::<Vec<_>>(), [[0, 0, 1], [0, 1, 2], [0, 1, 3]]);
+    assert_eq!(index(&s, &[0]).unravel_index(&[]).unwrap().len(), 0);
+    let e = index(&s, &[24]).unravel_index(&[2, 3, 4]).unwrap_err().to_string();
+    assert!(e.contains("24 is beyond the 24 elements"), "{e}");
+    assert!(s.ones(&[1]).unwrap().unravel_index(&[2]).is_err());
+}
+
+/// What moves elements moves indices too, also those that are no numbers of float32.
+#[test]
+fn indices_are_chosen_padded_and_replaced() {
+    let s = session();
+    const BIG: u32 = u32::MAX - 1;
+    let labels = |dims: &[usize], data: &[u32]| s.labels(&Tensor::new(dims, data.to_vec()).unwrap()).unwrap();
+    let read = |v: Result<Var<'_>>| v.unwrap().indices().unwrap().into_data();
+    let i = labels(&[2, 3], &[1, BIG, 3, 4, 5, BIG]);
+    let mask = s.input(&Tensor::new(&[3], vec![0.0f32, 1.0, f32::NAN]).unwrap()).unwrap();
+    assert_eq!(read(mask.where_(i, labels(&[2, 1], &[7, 8]))), [7, BIG, 3, 8, 5, BIG]);
+    assert_eq!(read(i.masked_fill(mask, 9.0)), [1, 9, 9, 4, 9, 9]);
+    assert_eq!(read(i.pad(1, 1, 0)), [0, 1, BIG, 3, 0, 4, 5, BIG]);
+    assert_eq!(read(i.pad_with(0, 0, 1, f64::from(BIG)))[6..], [BIG; 3]);
+    assert_eq!(read(i.pad_mode(&[0, 1], PadMode::Constant(2.0))), [1, BIG, 3, 2, 4, 5, BIG, 2]);
+    assert_eq!(read(i.roll(1, 1)), [3, 1, BIG, BIG, 4, 5]);
+    assert_eq!(read(s.stack(&[i, i], 0))[6..], [1, BIG, 3, 4, 5, BIG]);
+    assert_eq!(read(i.gather(1, labels(&[2, 1], &[1, 2]))), [BIG, BIG]);
+    assert_eq!(read(i.index_select(1, labels(&[2], &[2, 0]))), [3, 1, BIG, 4]);
+    assert_eq!(read(i.index_fill(1, labels(&[1], &[0]), 6.0)), [6, BIG, 3, 6, 5, BIG]);
+    assert_eq!(
+        read(i.scatter(1, labels(&[2, 1], &[0, 2]), labels(&[2, 1], &[BIG, 0]))),
+        [BIG, BIG, 3, 4, 5, 0]
+    );
+    assert_eq!(read(i.scatter_value(1, labels(&[2, 1], &[0, 2]), 2.0)), [2, BIG, 3, 4, 5, 2]);
+    assert_eq!(
+        read(i.index_put(&[labels(&[1], &[1])], labels(&[3], &[7, 8, 9]), false)),
+        [1, BIG, 3, 7, 8, 9]
+    );
+    assert_eq!(read(i.select_scatter(labels(&[2], &[0, 0]), 1, 0)), [0, BIG, 3, 0, 5, BIG]);
+    assert_eq!(read(i.as_strided(&[2], &[5], 0)), [1, BIG]);
+    assert_eq!(read(i.index(&[mask.narrow(0, 0, 2).unwrap()])), [4, 5, BIG]);
+    for (why, answer) in [
+        ("a whole number from 0", i.masked_fill(mask, -1.0)),
+        ("a whole number from 0", i.pad_with(0, 1, 0, 0.5)),
+        ("where_", mask.where_(i, s.ones(&[3]).unwrap())),
+        ("where_", mask.where_(i, labels(&[4], &[0; 4]))),
+        ("where_", i.where_(i, i)),
+        ("argsort", i.argsort(1, false)),
+        ("max", i.max(i)),
+        ("sum", i.sum()),
+        ("u32", i.amax(&[1], false)),
+        ("u32", i.topk(1, 1, true).map(|x| x.0)),
+    ] {
+        let e = answer.unwrap_err().to_string();
+        assert!(e.contains(why), "{why}: {e}");
+    }
 }

@@ -226,6 +226,13 @@ fn orthogonal_factors_are_orthogonal_and_make_the_matrix_again() {
     // A column of zeros below the diagonal is not reflected, also if its own element is negative.
     let (q, r) = s.eye(3).unwrap().neg().unwrap().qr(QrMode::Reduced).unwrap();
     assert_eq!((data(q), data(r)), (data(s.eye(3).unwrap()), data(s.eye(3).unwrap().neg().unwrap())));
+    // Columns of any size have the factors of ordinary ones, times that size.
+    let sizes = [1e30f32, 1.0, 1e-30, 1e19].map(|x| f32::from_bits(x.to_bits() & 0x7f80_0000));
+    let a = s.uniform_range(&[2, 40, 4], -2.0, 2.0).unwrap();
+    let by = s.constant(&t(&[4], &sizes)).unwrap();
+    let (q, r) = a.qr(QrMode::Reduced).unwrap();
+    let (scaled_q, scaled_r) = a.mul(by).unwrap().qr(QrMode::Reduced).unwrap();
+    assert_eq!((data(scaled_q), data(scaled_r)), (data(q), data(r.mul(by).unwrap())));
     let bad = s.constant(&t(&[2, 2], &[1.0, f32::INFINITY, 2.0, 1.0])).unwrap();
     let (q, r) = bad.qr(QrMode::Reduced).unwrap();
     assert!(data(q).iter().all(|x| x.is_finite()) && !data(r)[3].is_finite());

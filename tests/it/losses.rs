@@ -276,3 +276,82 @@ fn positive_targets_can_be_weighted() {
         near(&gradient, &slopes.map(|g| g / by), "gradient");
     }
 }
+
+/// Eighths between -11/8 and 11/8.
+fn eighths(dims: &[usize], by: usize) -> Tensor<f32> {
+    let n = dims.iter().product();
+    Tensor::new(dims, (0..n).map(|i| ((i * by % 23) as f32 - 11.0) / 8.0).collect()).unwrap()
+}
+
+/// The means are PyTorch's, in f64.
+#[test]
+fn errors_can_be_weighted() {
+    let d = device();
+    let s = Session::eager(&d);
+    let [x, y, w] = [37, 29, 31].map(|by| s.variable(&eighths(&[4, 3], by)).unwrap());
+    let w = w.abs().unwrap();
+    let mean = Reduction::Mean;
+    near(&data(x.mse_loss_weighted(y, w, mean).unwrap()), &[0.7808036], "mse");
+    near(&data(x.l1_loss_weighted(y, w, mean).unwrap()), &[0.6], "l1");
+    near(&data(x.huber_loss_weighted(y, w, 0.5, mean).unwrap()), &[0.152832], "huber");
+    let losses = data(x.mse_loss_weighted(y, w, Reduction::None).unwrap());
+    let by_hand = x.sub(y).unwrap().square().unwrap().mul(w).unwrap();
+    assert_eq!(losses, data(by_hand));
+    assert_eq!(data(x.mse_loss_weighted(y, w, Reduction::Sum).unwrap()), data(by_hand.sum().unwrap()));
+    let row = s.ones(&[3]).unwrap();
+    for answer in [
+        x.mse_loss_weighted(y, row, mean),
+        x.l1_loss_weighted(y, row, mean),
+        x.huber_loss_weighted(y, row, 0.5, mean),
+    ] {
+        let e = answer.unwrap_err().to_string();
+        assert!(e.contains("the shape of the losses"), "{e}");
+    }
+}
+
+#[test]
+fn cross_entropy_of_a_linear_layer_is_that_of_its_logits() {
+    let d = device();
+    let s = Session::eager(&d);
+    let [x, w] = [(4, 37), (3, 5)].map(|(n, by)| s.variable(&eighths(&[n, 3], by)).unwrap());
+    let b = s.variable(&eighths(&[3], 7)).unwrap();
+    let y = s.labels(&labels(&[2, 0, 1, 1])).unwrap();
+    let loss = x.linear_cross_entropy(w, Some(b), y, LabelLoss::default()).unwrap();
+    near(&data(loss), &[2.8571441], "loss");
+    // Weights of more axes: each has its own logits.
+    let both = w.unsqueeze(1).unwrap().expand(&[3, 2, 3]).unwrap();
+    let twice = y.unsqueeze(1).unwrap().expand(&[4, 2]).unwrap();
+    let options = LabelLoss { axis: Some(1), ..Default::default() };
+    let same =
+        x.linear_cross_entropy(both, Some(b.unsqueeze(1).unwrap().expand(&[3, 2]).unwrap()), twice, options);
+    near(&data(same.unwrap()), &[2.8571441], "twice the loss");
+    for (why, answer) in [
+        ("at least 1", x.linear_cross_entropy(s.scalar(1.0).unwrap(), None, y, LabelLoss::default())),
+        (
+            "number of features",
+            x.linear_cross_entropy(s.ones(&[3, 2]).unwrap(), None, y, LabelLoss::default()),
+        ),
+        ("without the features", x.linear_cross_entropy(w, Some(x), y, LabelLoss::default())),
+    ] {
+        let e = answer.unwrap_err().to_string();
+        assert!(e.contains(why), "{why}: {e}");
+    }
+}
+
+#[test]
+fn triplets_of_any_distances() {
+    let d = device();
+    let s = Session::eager(&d);
+    let (near, far) =
+        (s.input(&t(&[3], &[1.0, 2.0, 0.0])).unwrap(), s.input(&t(&[3], &[1.5, 0.0, 4.0])).unwrap());
+    let swapped = s.input(&t(&[3], &[0.5, 1.0, 0.5])).unwrap();
+    let none = Reduction::None;
+    assert_eq!(data(near.triplet_margin_of_distances(far, None, 1.0, none).unwrap()), [0.5, 3.0, 0.0]);
+    assert_eq!(
+        data(near.triplet_margin_of_distances(far, Some(swapped), 1.0, none).unwrap()),
+        [1.5, 3.0, 0.5]
+    );
+    let e = near.triplet_margin_of_distances(far, None, f64::NAN, none).unwrap_err().to_string();
+    assert!(e.contains("finite number"), "{e}");
+    assert!(near.triplet_margin_of_distances(s.ones(&[2]).unwrap(), None, 1.0, none).is_err());
+}

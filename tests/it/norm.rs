@@ -53,7 +53,6 @@ fn a_row_has_mean_zero_and_variance_one_and_a_constant_row_is_the_shift() {
     let y = values(x.layer_norm(1, Some(w), Some(b), 1e-6).unwrap());
     assert_eq!(y[4..], values(b)[..]);
     near(&y[..1], &[-1.341_640_8 + values(b)[0]], 1e-5);
-    assert!(x.layer_norm(1, None, Some(b), 1e-6).is_err());
     let r = values(x.rms_norm(1, None, 0.0).unwrap());
     near(&r[4..], &[1.0; 4], 1e-6);
     near(&r[..2], &[0.365_148_37, 0.730_296_7], 1e-6);
@@ -278,4 +277,41 @@ fn rows_of_any_length_follow_the_definition_to_the_bit() {
             }
         }
     }
+}
+
+#[test]
+fn a_shift_alone_has_a_gain_of_ones() {
+    let s = session();
+    let x = s.input(&ramp(&[2, 4, 3])).unwrap();
+    let (shift, ones) = (s.input(&ramp(&[4])).unwrap(), s.ones(&[4]).unwrap());
+    let last = s.input(&ramp(&[3])).unwrap();
+    let (mean, var) = x.moments().unwrap();
+    for (alone, both) in [
+        (x.batch_norm(None, Some(shift), 1e-5), x.batch_norm(Some(ones), Some(shift), 1e-5)),
+        (
+            x.batch_norm_eval(mean, var, None, Some(shift), 1e-5),
+            x.batch_norm_eval(mean, var, Some(ones), Some(shift), 1e-5),
+        ),
+        (x.group_norm(2, None, Some(shift), 1e-5), x.group_norm(2, Some(ones), Some(shift), 1e-5)),
+        (
+            x.layer_norm(1, None, Some(last), 1e-5),
+            x.layer_norm(1, Some(s.ones(&[3]).unwrap()), Some(last), 1e-5),
+        ),
+    ] {
+        assert_eq!(values(alone.unwrap()), values(both.unwrap()));
+    }
+    assert!(x.layer_norm(1, None, Some(shift), 1e-5).is_err());
+}
+
+#[test]
+fn a_safe_softmax_of_nothing_is_zero() {
+    let s = session();
+    let inf = f32::NEG_INFINITY;
+    let x = s.variable(&tensor(&[2, 3], &[inf, 1.0, inf, inf, 1.0, 2.0])).unwrap();
+    assert_eq!(values(x.safe_softmax(0).unwrap()), [0.0, 0.5, 0.0, 0.0, 0.5, 1.0]);
+    let rows = x.narrow(0, 1, 1).unwrap();
+    near(&values(rows.safe_softmax(-1).unwrap()), &values(rows.softmax().unwrap()), 1e-7);
+    let grads = x.safe_softmax(0).unwrap().square().unwrap().sum().unwrap().backward_retain().unwrap();
+    assert!(grads.var(x).unwrap().to_tensor::<f32>().unwrap().data().iter().all(|g| *g == 0.0));
+    assert!(x.safe_softmax(2).unwrap_err().to_string().contains("axis 2"));
 }

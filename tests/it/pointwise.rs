@@ -261,3 +261,32 @@ fn other_names_and_fixed_bounds() {
     assert_eq!(data(x.round().unwrap()), [-9.0, -0.0, 3.0, 9.0]);
     assert_eq!(data(x.add_scalar(1.0).unwrap().pow_scalar(2.0).unwrap()), [64.0, 0.25, 16.0, 100.0]);
 }
+
+#[test]
+fn membership_angles_and_decimals() {
+    let s = Session::eager(&device());
+    let x = s.input(&t(&[2, 2], &[1.25, -3.0, f32::NAN, 0.0])).unwrap();
+    let pi = std::f32::consts::PI;
+    assert_eq!(
+        data(x.isin(s.input(&t(&[3], &[-3.0, 0.0, f32::NAN])).unwrap()).unwrap()),
+        [0.0, 1.0, 0.0, 1.0]
+    );
+    assert_eq!(data(x.isin(s.zeros(&[0]).unwrap()).unwrap()), [0.0; 4]);
+    let i = s.labels(&Tensor::new(&[2], vec![4, u32::MAX]).unwrap()).unwrap();
+    assert_eq!(data(i.isin(i.narrow(0, 1, 1).unwrap()).unwrap()), [0.0, 1.0]);
+    assert!(x.isin(i).is_err());
+    let angle = data(x.angle().unwrap());
+    assert!(angle[2].is_nan());
+    assert_eq!([angle[0], angle[1], angle[3]], [0.0, pi, 0.0]);
+    let y = s.input(&t(&[3], &[1.26, -1234.5, 2.5])).unwrap();
+    assert_eq!(data(y.round_to(1).unwrap()), [1.3, -1234.5, 2.5]);
+    assert_eq!(data(y.round_to(0).unwrap()), [1.0, -1234.0, 2.0]);
+    assert_eq!(data(y.round_to(-2).unwrap()), [0.0, -1200.0, 0.0]);
+    let z = y.complex(s.scalar(0.5).unwrap()).unwrap();
+    assert_eq!((z.shape().unwrap().dims(), &data(z)[..2]), (&[3, 2][..], &[1.26, 0.5][..]));
+    let z = s.full(&[2], 2.0).unwrap().polar(s.input(&t(&[2], &[0.0, pi / 2.0])).unwrap()).unwrap();
+    for (got, want) in data(z).iter().zip([2.0, 0.0, 0.0, 2.0]) {
+        assert!((got - want).abs() < 1e-6, "{got}, not {want}");
+    }
+    assert!(y.complex(s.ones(&[2]).unwrap()).is_err() && y.polar(s.ones(&[2]).unwrap()).is_err());
+}

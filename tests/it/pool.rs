@@ -2,7 +2,9 @@
 
 use dittograd::device::Device;
 use dittograd::device::cpu::simd::Simd;
+use dittograd::ops::PoolWindow;
 use dittograd::session::{Session, Var};
+use dittograd::shape::Shape;
 use dittograd::tensor::Tensor;
 
 fn session() -> Session {
@@ -162,4 +164,19 @@ fn the_first_of_equal_numbers_is_the_largest() {
         let y = s.variable(&tensor(&[1, 2], &x)).unwrap().max_pool(&[2], &[2], &[0]).unwrap();
         assert_eq!(values(y)[0].to_bits(), want.to_bits());
     }
+}
+
+#[test]
+fn unpooling_finds_its_sizes() {
+    let s = session();
+    let x = s.input(&Tensor::from_fn(Shape::new(&[2, 5, 6]).unwrap(), |i| (i * 7 % 31) as f32)).unwrap();
+    let window = PoolWindow::new(&[3, 2], &[1, 2], &[1, 0]);
+    let (y, at) = x.max_pool_with_indices(window.clone(), false).unwrap();
+    let back = y.max_unpool_with(at, window.clone()).unwrap();
+    assert_eq!(back.shape().unwrap().dims(), [2, 5, 6]);
+    let given = y.max_unpool(at, &[5, 6]).unwrap();
+    assert_eq!(back.value::<f32>().unwrap(), given.value::<f32>().unwrap());
+    let e = y.max_unpool_with(at, PoolWindow::new(&[1, 1], &[1, 1], &[9, 9])).unwrap_err().to_string();
+    assert!(e.contains("there is no plane"), "{e}");
+    assert!(y.max_unpool_with(at, PoolWindow::new(&[1; 4], &[1; 4], &[0; 4])).is_err());
 }

@@ -242,3 +242,22 @@ fn positions_over_no_axes_are_0() {
         }
     }
 }
+
+#[test]
+fn whole_corrections_are_those_of_the_variance() {
+    let s = Session::eager(&device());
+    let x = s.input(&t(&[2, 3], &[1.0, 2.5, -4.0, 0.5, 8.0, 3.0])).unwrap();
+    for correction in [0, 1, 3, 5] {
+        let real = correction as f64;
+        assert_eq!(
+            data(x.var_corrected(&[1], real, true).unwrap()),
+            data(x.var(&[1], correction, true).unwrap())
+        );
+        assert_eq!(
+            data(x.std_corrected(&[1], real, true).unwrap()),
+            data(x.std(&[1], correction, true).unwrap())
+        );
+    }
+    let (half, biased) = (x.var_corrected(&[1], 1.5, false).unwrap(), x.var(&[1], 0, false).unwrap());
+    assert_eq!(data(half), data(biased.scale(2.0).unwrap()));
+}

@@ -82,19 +82,12 @@ impl<T: Clone> Tensor<T> {
     pub fn reshape(self, shape: Shape) -> Result<Tensor<T>> {
         Tensor::with_shape(shape, self.data)
     }
-}
-
-impl<T: Scalar> Tensor<T> {
-    /// Every element through `f`.
-    pub fn map<U: Clone>(&self, f: impl Fn(T) -> U) -> Tensor<U> {
-        Tensor { shape: self.shape, data: self.data.iter().map(|&x| f(x)).collect() }
-    }
 
     /// The only element of a tensor with one element.
     #[track_caller]
     pub fn item(&self) -> Result<T> {
-        match self.data[..] {
-            [x] => Ok(x),
+        match &self.data[..] {
+            [x] => Ok(x.clone()),
             _ => {
                 let why = format!(
                     "of shape {} has {} elements, item() reads one; use value(), or sum() or mean() first",
@@ -104,5 +97,12 @@ impl<T: Scalar> Tensor<T> {
                 Err(Error::argument("item", "value", why))
             }
         }
+    }
+}
+
+impl<T: Scalar> Tensor<T> {
+    /// Every element through `f`.
+    pub fn map<U: Clone>(&self, f: impl Fn(T) -> U) -> Tensor<U> {
+        Tensor { shape: self.shape, data: self.data.iter().map(|&x| f(x)).collect() }
     }
 }

@@ -4,7 +4,6 @@ use crate::arguments::Dims;
 use crate::tensor::{Answer, Tensor, one, two};
 use dittograd::error::Result;
 use dittograd::session::Var;
-use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
 
 /// A Python object.
@@ -19,10 +18,18 @@ pub fn reduced(input: &Tensor, dim: Option<Dims>) -> PyResult<Vec<i64>> {
     Ok(if of_scalar { Vec::new() } else { axes })
 }
 
-/// Runs `f`, which works along an axis, on `input`. As in PyTorch, a scalar counts as a vector of one element.
+/// `f`, which works along an axis, of values whose scalars count as vectors of one element, as in PyTorch; if the first is a scalar, so is
+/// the result.
+pub fn of_vectors<'s>(v: &[Var<'s>], f: impl FnOnce(&[Var<'s>]) -> Result<Var<'s>>) -> Result<Var<'s>> {
+    if v[0].shape()?.rank() > 0 {
+        return f(v);
+    }
+    f(&v.iter().map(|x| x.atleast_1d()).collect::<Result<Vec<_>>>()?)?.reshape(&[])
+}
+
+/// Runs `f`, which works along an axis, on `input`, as [`of_vectors`] does.
 pub fn along(input: &Tensor, f: impl for<'s> FnOnce(Var<'s>) -> Result<Var<'s>>) -> Answer {
-    let scalar = input.rank()? == 0;
-    one(&[input], |v| if scalar { f(v[0].flatten()?)?.reshape(&[]) } else { f(v[0]) })
+    one(&[input], |v| of_vectors(v, |v| f(v[0])))
 }
 
 /// Like [`along`], for a function of two results.
@@ -43,14 +50,4 @@ pub fn along_two(
 /// Two results as the named tuple `kind` of `dittograd._results`.
 pub fn named<'py>(py: Python<'py>, kind: &str, results: (Tensor, Tensor)) -> Object<'py> {
     py.import("dittograd._results")?.call_method1(kind, results)
-}
-
-/// Refuses element types other than float32.
-pub fn check_dtype(dtype: Option<&str>) -> PyResult<()> {
-    match dtype {
-        None | Some("float32") => Ok(()),
-        Some(other) => Err(PyNotImplementedError::new_err(format!(
-            "dtype {other} is not supported; leave it out or give \"float32\""
-        ))),
-    }
 }

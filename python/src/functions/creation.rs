@@ -4,29 +4,18 @@ use pyo3::prelude::*;
 
 #[pymodule]
 pub mod creation {
-    use crate::arguments::{Dims, Operand, listed, unsigned};
-    use crate::functions::more_shapes;
+    use crate::arguments::{Dims, Operand, check_dtype, listed, unsigned};
     use crate::session::Session;
     use crate::tensor::{Answer, Tensor, asked, one};
     use dittograd::device::DType;
     use dittograd::error::Result;
     use dittograd::session::{Session as Native, Var};
-    use pyo3::exceptions::{PyNotImplementedError, PyValueError};
+    use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
-
-    /// Refuses element types other than that of numbers.
-    fn numbers(dtype: Option<&str>) -> PyResult<()> {
-        match dtype {
-            None | Some("float32") => Ok(()),
-            Some(other) => Err(PyNotImplementedError::new_err(format!(
-                "dtype is {other:?}; leave it out: numbers are float32"
-            ))),
-        }
-    }
 
     /// Sizes as a list or as separate numbers, of a tensor of numbers.
     fn sizes(first: Dims, more: Vec<i64>, dtype: Option<&str>) -> PyResult<Vec<usize>> {
-        numbers(dtype)?;
+        check_dtype(dtype)?;
         unsigned("size", &listed("size", first, more)?)
     }
 
@@ -69,7 +58,7 @@ pub mod creation {
     #[pyfunction]
     #[pyo3(signature = (session, s, *, dtype=None))]
     fn scalar_tensor(session: &Session, s: f64, dtype: Option<&str>) -> Answer {
-        numbers(dtype)?;
+        check_dtype(dtype)?;
         made(session, |session| session.full(&[], s))
     }
 
@@ -77,7 +66,7 @@ pub mod creation {
     #[pyfunction]
     #[pyo3(signature = (session, n, m=None, *, dtype=None))]
     fn eye(session: &Session, n: usize, m: Option<usize>, dtype: Option<&str>) -> Answer {
-        numbers(dtype)?;
+        check_dtype(dtype)?;
         made(session, |s| s.eye_with(n, m.unwrap_or(n)))
     }
 
@@ -85,7 +74,7 @@ pub mod creation {
     #[pyfunction]
     #[pyo3(signature = (session, start=0.0, end=None, step=1.0, *, dtype=None))]
     fn arange(session: &Session, start: f64, end: Option<f64>, step: f64, dtype: Option<&str>) -> Answer {
-        numbers(dtype)?;
+        check_dtype(dtype)?;
         let (start, end) = end.map_or((0.0, start), |end| (start, end));
         made(session, |s| s.arange(start, end, step))
     }
@@ -95,7 +84,7 @@ pub mod creation {
         match value {
             Operand::Number(n) => Ok(n),
             Operand::Tensor(t) => asked(&t, |x| match x.meta()?.dtype {
-                DType::U32 => more_shapes::index_item(x).map(f64::from),
+                DType::U32 => x.index_item().map(f64::from),
                 DType::F32 => Ok(f64::from(x.item()?)),
             }),
         }
@@ -111,7 +100,7 @@ pub mod creation {
         steps: usize,
         dtype: Option<&str>,
     ) -> Answer {
-        numbers(dtype)?;
+        check_dtype(dtype)?;
         let (start, end) = (number(start)?, number(end)?);
         made(session, |s| s.linspace(start, end, steps))
     }
@@ -127,7 +116,7 @@ pub mod creation {
         base: f64,
         dtype: Option<&str>,
     ) -> Answer {
-        numbers(dtype)?;
+        check_dtype(dtype)?;
         let (start, end) = (number(start)?, number(end)?);
         made(session, |s| s.logspace(start, end, steps, base))
     }
@@ -166,7 +155,7 @@ pub mod creation {
     fn as_numbers(dtype: Option<&str>) -> PyResult<bool> {
         match dtype {
             None | Some("uint32") => Ok(false),
-            Some(_) => numbers(dtype).map(|()| true),
+            Some(_) => check_dtype(dtype).map(|()| true),
         }
     }
 
@@ -267,24 +256,15 @@ pub mod creation {
     #[pyfunction]
     #[pyo3(signature = (input, fill_value, *, dtype=None))]
     fn full_like(input: &Tensor, fill_value: f64, dtype: Option<&str>) -> Answer {
-        numbers(dtype)?;
+        check_dtype(dtype)?;
         one(&[input], |v| v[0].full_like(fill_value))
-    }
-
-    /// Every element the same number, or the element of a tensor without axes, in the shape of a tensor.
-    #[pyfunction]
-    fn fill(input: &Tensor, value: Operand<'_>) -> Answer {
-        match value {
-            Operand::Number(n) => full_like(input, n, None),
-            Operand::Tensor(t) => one(&[input, &t], |v| v[1].expand_as(v[0])),
-        }
     }
 
     /// Uniform draws from 0 to 1, in the shape of a tensor.
     #[pyfunction]
     #[pyo3(signature = (input, *, dtype=None))]
     fn rand_like(input: &Tensor, dtype: Option<&str>) -> Answer {
-        numbers(dtype)?;
+        check_dtype(dtype)?;
         one(&[input], |v| v[0].session().uniform(v[0].shape()?.dims()))
     }
 
@@ -292,7 +272,7 @@ pub mod creation {
     #[pyfunction]
     #[pyo3(signature = (input, *, dtype=None))]
     fn randn_like(input: &Tensor, dtype: Option<&str>) -> Answer {
-        numbers(dtype)?;
+        check_dtype(dtype)?;
         one(&[input], |v| v[0].session().normal(v[0].shape()?.dims(), 0.0, 1.0))
     }
 

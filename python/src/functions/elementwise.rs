@@ -9,13 +9,15 @@ use dittograd::tensor::Tensor as Host;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-/// A number as a scalar to compute with `like`: an index, if that holds indices and the number can be one.
-fn scalar_like<'s>(like: Var<'s>, number: f64) -> Result<Var<'s>> {
+/// A number as a scalar to compute with values: an index, if one of them holds indices and the number can be one.
+fn scalar_with<'s>(values: &[Var<'s>], number: f64) -> Result<Var<'s>> {
     let index = number as u32;
-    if like.meta()?.dtype == DType::U32 && f64::from(index) == number {
-        return like.session().indices(&Host::new(&[], vec![index])?);
+    for v in values {
+        if v.meta()?.dtype == DType::U32 && f64::from(index) == number {
+            return v.session().indices(&Host::new(&[], vec![index])?);
+        }
     }
-    like.session().scalar(number)
+    values[0].session().scalar(number)
 }
 
 /// Runs `f` on tensors and numbers, of which at least one is a tensor.
@@ -41,7 +43,7 @@ pub(crate) fn mixed(
         for input in inputs {
             match input {
                 Operand::Tensor(_) => all.extend(given.next()),
-                Operand::Number(n) => all.push(scalar_like(v[0], *n)?),
+                Operand::Number(n) => all.push(scalar_with(v, *n)?),
             }
         }
         f(&all)
@@ -137,8 +139,6 @@ mod plain {
         arctanh = atanh;
         /// Rounds up to whole numbers.
         ceil;
-        /// A copy in memory of its own.
-        clone = copy;
         /// The complex conjugate of real numbers: the same numbers.
         conj = positive;
         /// The complex conjugate of real numbers: the same numbers.
@@ -341,9 +341,8 @@ mod truth_pairs {
 pub mod elementwise {
     use crate::arguments::Operand;
     use crate::functions::elementwise::mixed;
-    use crate::tensor::{Answer, Tensor, asked, one, truth, two};
-    use dittograd::session::Var;
-    use pyo3::exceptions::{PyTypeError, PyValueError};
+    use crate::tensor::{Answer, Tensor, asked_all, one, truth, two};
+    use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
     #[pymodule_init]
@@ -352,16 +351,6 @@ pub mod elementwise {
         super::pairs::register(module)?;
         super::truths::register(module)?;
         super::truth_pairs::register(module)
-    }
-
-    /// Refuses an element type other than float32.
-    pub(crate) fn only_float32(name: &str, dtype: Option<&str>) -> PyResult<()> {
-        match dtype {
-            None | Some("float32") => Ok(()),
-            Some(other) => {
-                Err(PyTypeError::new_err(format!("{name}: dtype {other} is not supported; use \"float32\"")))
-            }
-        }
     }
 
     /// `input + alpha * other`.
@@ -389,17 +378,13 @@ pub mod elementwise {
     #[pyfunction]
     #[pyo3(signature = (input, other, rtol=1e-5, atol=1e-8, equal_nan=false))]
     fn allclose(input: &Tensor, other: &Tensor, rtol: f64, atol: f64, equal_nan: bool) -> PyResult<bool> {
-        let near = one(&[input, other], |v| v[0].isclose(v[1], rtol, atol, equal_nan))?;
-        asked(&near, |near| near.equal(near.ones_like()?))
+        asked_all(&[input, other], |v| v[0].allclose(v[1], rtol, atol, equal_nan))
     }
 
     /// The angle of real numbers as complex ones: pi where they are negative, else 0.
     #[pyfunction]
     fn angle(input: &Tensor) -> Answer {
-        one(&[input], |v| {
-            let x = v[0].detach()?;
-            x.isnan()?.where_(x, x.lt(x.session().scalar(0.0)?)?.scale(std::f64::consts::PI)?)
-        })
+        one(&[input], |v| v[0].angle())
     }
 
     /// The numbers held between `min` and `max`, each a number or a tensor. At least one of them is given.
@@ -436,7 +421,7 @@ pub mod elementwise {
     /// Complex numbers, that is pairs along a new last axis, of their real and imaginary parts.
     #[pyfunction]
     fn complex(real: &Tensor, imag: &Tensor) -> Answer {
-        one(&[real, imag], |v| v[0].session().stack(&v[0].session().broadcast_tensors(v)?, -1))
+        one(&[real, imag], |v| v[0].complex(v[1]))
     }
 
     /// The quotient; with `rounding_mode` "trunc" rounded towards zero, with "floor" rounded down.
@@ -463,11 +448,7 @@ pub mod elementwise {
     /// Whether both tensors have one shape and equal elements. Waits for the device.
     #[pyfunction]
     fn equal(input: &Tensor, other: &Tensor) -> PyResult<bool> {
-        if input.dims()? != other.dims()? {
-            return Ok(false);
-        }
-        let same = one(&[input, other], |v| v[0].eq(v[1]))?;
-        asked(&same, |same| same.equal(same.ones_like()?))
+        asked_all(&[input, other], |v| v[0].equal(v[1]))
     }
 
     /// A tensor of the shape of `input` with every element `value`, a number or a tensor of one element.
@@ -489,9 +470,7 @@ pub mod elementwise {
     fn isin(elements: Operand<'_>, test_elements: Operand<'_>, assume_unique: bool, invert: bool) -> Answer {
         // Every element is compared with every one, so it does not matter whether some are equal.
         let _ = assume_unique;
-        let found = mixed(&[&elements, &test_elements], |v| {
-            v[0].unsqueeze(-1)?.eq(v[1].flatten()?)?.any(&[-1], false)
-        })?;
+        let found = mixed(&[&elements, &test_elements], |v| v[0].isin(v[1]))?;
         if invert { truth(&[&found], |v| v[0].logical_not()) } else { Ok(found.into_truth()) }
     }
 
@@ -515,26 +494,6 @@ pub mod elementwise {
         }
     }
 
-    /// Along an axis, a softmax by `f`. A scalar is an axis of one element.
-    fn along(
-        input: &Tensor,
-        dim: i64,
-        f: impl for<'s> Fn(Var<'s>, i64) -> dittograd::error::Result<Var<'s>>,
-    ) -> Answer {
-        match input.rank()? {
-            0 => one(&[input], |v| f(v[0].reshape(&[1])?, dim)?.reshape(&[])),
-            _ => one(&[input], |v| f(v[0], dim)),
-        }
-    }
-
-    /// The logarithm of the softmax along an axis.
-    #[pyfunction]
-    #[pyo3(signature = (input, dim, *, dtype=None))]
-    fn log_softmax(input: &Tensor, dim: i64, dtype: Option<&str>) -> Answer {
-        only_float32("log_softmax", dtype)?;
-        along(input, dim, |x, dim| x.log_softmax_axis(dim))
-    }
-
     /// The inverse of `sigmoid`, `ln(x / (1 - x))`. With `eps`, numbers are first held between `eps` and `1 - eps`.
     #[pyfunction]
     #[pyo3(signature = (input, eps=None))]
@@ -552,7 +511,7 @@ pub mod elementwise {
     /// Complex numbers, that is pairs along a new last axis, of their magnitudes and angles.
     #[pyfunction]
     fn polar(abs: &Tensor, angle: &Tensor) -> Answer {
-        one(&[abs, angle], |v| v[0].session().stack(&[v[0].mul(v[1].cos()?)?, v[0].mul(v[1].sin()?)?], -1))
+        one(&[abs, angle], |v| v[0].polar(v[1]))
     }
 
     /// Mantissas, of a magnitude from 0.5 up to 1, and exponents of base 2, as numbers.
@@ -586,12 +545,7 @@ pub mod elementwise {
     #[pyfunction]
     #[pyo3(signature = (input, *, decimals=0))]
     fn round(input: &Tensor, decimals: i32) -> Answer {
-        let power = 10f64.powi(decimals.saturating_abs());
-        match decimals {
-            0 => one(&[input], |v| v[0].round()),
-            1.. => one(&[input], |v| v[0].scale(power)?.round()?.div(v[0].session().scalar(power)?)),
-            ..0 => one(&[input], |v| v[0].div(v[0].session().scalar(power)?)?.round()?.scale(power)),
-        }
+        one(&[input], |v| v[0].round_to(decimals))
     }
 
     /// `other - alpha * input`.
@@ -599,14 +553,6 @@ pub mod elementwise {
     #[pyo3(signature = (input, other, *, alpha=1.0))]
     fn rsub(input: Operand<'_>, other: Operand<'_>, alpha: f64) -> Answer {
         mixed(&[&input, &other], |v| v[0].rsub(alpha, v[1]))
-    }
-
-    /// The softmax along an axis: `e^x` divided by its sum.
-    #[pyfunction]
-    #[pyo3(signature = (input, dim, *, dtype=None))]
-    fn softmax(input: &Tensor, dim: i64, dtype: Option<&str>) -> Answer {
-        only_float32("softmax", dtype)?;
-        along(input, dim, |x, dim| x.softmax_axis(dim))
     }
 
     /// `input - alpha * other`.
@@ -621,12 +567,5 @@ pub mod elementwise {
     #[pyo3(signature = (input, other, *, alpha=1.0))]
     fn subtract(input: Operand<'_>, other: Operand<'_>, alpha: f64) -> Answer {
         sub(input, other, alpha)
-    }
-
-    /// `input` where `condition` is true, which all numbers but 0 are, else `other`.
-    #[pyfunction]
-    #[pyo3(name = "where")]
-    fn where_(condition: &Bound<'_, Tensor>, input: Operand<'_>, other: Operand<'_>) -> Answer {
-        mixed(&[&Operand::Tensor(condition.borrow()), &input, &other], |v| v[0].where_(v[1], v[2]))
     }
 }

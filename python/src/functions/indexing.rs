@@ -5,10 +5,10 @@ use pyo3::prelude::*;
 #[pymodule]
 pub mod indexing {
     use crate::arguments::{Operand, refs};
-    use crate::functions::more_shapes;
-    use crate::tensor::{Answer, Tensor, asked, many, one};
-    use dittograd::device::DType;
-    use dittograd::error::{Error, ErrorKind, Result};
+    use crate::functions::axes::of_vectors;
+    use crate::functions::elementwise::mixed;
+    use crate::tensor::{Answer, Tensor, many, one};
+    use dittograd::error::Result;
     use dittograd::session::{Reduce, Var};
     use dittograd::tensor::Tensor as Host;
     use pyo3::exceptions::{PyNotImplementedError, PyValueError};
@@ -45,7 +45,7 @@ pub mod indexing {
     /// Slices of an axis at indices.
     #[pyfunction]
     fn index_select(input: &Tensor, dim: i64, index: &Tensor) -> Answer {
-        one(&[input, index], |v| more_shapes::of_vectors(v, |v| v[0].index_select(dim, v[1].atleast_1d()?)))
+        one(&[input, index], |v| of_vectors(v, |v| v[0].index_select(dim, v[1].atleast_1d()?)))
     }
 
     /// The tensor with slices added at indices of an axis.
@@ -53,7 +53,7 @@ pub mod indexing {
     #[pyo3(signature = (input, dim, index, source, *, alpha=1.0))]
     fn index_add(input: &Tensor, dim: i64, index: &Tensor, source: &Tensor, alpha: f64) -> Answer {
         one(&[input, index, source], |v| {
-            more_shapes::of_vectors(v, |v| {
+            of_vectors(v, |v| {
                 let source = if alpha == 1.0 { v[2] } else { v[2].scale(alpha)? };
                 v[0].index_add(dim, v[1].atleast_1d()?, source)
             })
@@ -63,23 +63,18 @@ pub mod indexing {
     /// The tensor with slices replaced at indices of an axis; the last one of several wins.
     #[pyfunction]
     fn index_copy(input: &Tensor, dim: i64, index: &Tensor, source: &Tensor) -> Answer {
-        one(&[input, index, source], |v| {
-            more_shapes::of_vectors(v, |v| v[0].index_copy(dim, v[1].atleast_1d()?, v[2]))
-        })
+        one(&[input, index, source], |v| of_vectors(v, |v| v[0].index_copy(dim, v[1].atleast_1d()?, v[2])))
     }
 
     /// The tensor with a number in the slices at indices of an axis.
     #[pyfunction]
     fn index_fill(input: &Tensor, dim: i64, index: &Tensor, value: Operand<'_>) -> Answer {
         match value {
-            Operand::Number(n) => one(&[input, index], |v| {
-                more_shapes::of_vectors(v, |v| v[0].index_fill(dim, v[1].atleast_1d()?, n))
-            }),
+            Operand::Number(n) => {
+                one(&[input, index], |v| of_vectors(v, |v| v[0].index_fill(dim, v[1].atleast_1d()?, n)))
+            }
             Operand::Tensor(t) => one(&[input, index, &t], |v| {
-                more_shapes::of_vectors(&v[..2], |x| {
-                    let index = x[1].atleast_1d()?;
-                    x[0].index_copy(dim, index, v[2].expand_as(x[0].index_select(dim, index)?)?)
-                })
+                of_vectors(&v[..2], |x| x[0].index_fill_with(dim, x[1].atleast_1d()?, v[2]))
             }),
         }
     }
@@ -111,9 +106,7 @@ pub mod indexing {
     ) -> Answer {
         let reduce = reduction(reduce)?;
         one(&[input, index, source], |v| {
-            more_shapes::of_vectors(v, |v| {
-                v[0].index_reduce(dim, v[1].atleast_1d()?, v[2], reduce, include_self)
-            })
+            of_vectors(v, |v| v[0].index_reduce(dim, v[1].atleast_1d()?, v[2], reduce, include_self))
         })
     }
 
@@ -144,12 +137,10 @@ pub mod indexing {
             }
         }
         match src {
-            Operand::Tensor(t) => {
-                one(&[input, index, &t], |v| more_shapes::of_vectors(v, |v| with(v, dim, reduce)))
-            }
+            Operand::Tensor(t) => one(&[input, index, &t], |v| of_vectors(v, |v| with(v, dim, reduce))),
             Operand::Number(n) => one(&[input, index], |v| {
                 let src = v[0].session().full(v[1].shape()?.dims(), n)?;
-                more_shapes::of_vectors(&[v[0], v[1], src], |v| with(v, dim, reduce))
+                of_vectors(&[v[0], v[1], src], |v| with(v, dim, reduce))
             }),
         }
     }
@@ -157,7 +148,7 @@ pub mod indexing {
     /// The tensor with elements added along an axis, each at its own index.
     #[pyfunction]
     fn scatter_add(input: &Tensor, dim: i64, index: &Tensor, src: &Tensor) -> Answer {
-        one(&[input, index, src], |v| more_shapes::of_vectors(v, |v| v[0].scatter_add(dim, v[1], v[2])))
+        one(&[input, index, src], |v| of_vectors(v, |v| v[0].scatter_add(dim, v[1], v[2])))
     }
 
     /// The tensor with elements reduced along an axis, each at its own index.
@@ -173,30 +164,8 @@ pub mod indexing {
     ) -> Answer {
         let reduce = reduction(reduce)?;
         one(&[input, index, src], |v| {
-            more_shapes::of_vectors(v, |v| v[0].scatter_reduce(dim, v[1], v[2], reduce, include_self))
+            of_vectors(v, |v| v[0].scatter_reduce(dim, v[1], v[2], reduce, include_self))
         })
-    }
-
-    /// Indices of the first axes of `x`, with each mask among them replaced by the indices where it is not 0.
-    fn without_masks<'s>(x: Var<'s>, indices: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
-        let (shape, mut found) = (x.shape()?, Vec::new());
-        for &index in indices {
-            let meta = index.meta()?;
-            match meta.dtype {
-                DType::U32 => found.push(index),
-                DType::F32
-                    if shape.dims()[found.len().min(shape.rank())..].starts_with(meta.shape.dims()) =>
-                {
-                    found.extend(index.nonzero()?.unbind(1)?)
-                }
-                DType::F32 => {
-                    let why = "a mask must have the sizes of the axes it selects from";
-                    let kind = ErrorKind::Shapes { why, left: shape, right: meta.shape };
-                    return Err(Error::new("index_put", kind));
-                }
-            }
-        }
-        Ok(found)
     }
 
     /// The tensor with `values` put at indices of its first axes; a mask stands for the indices where it is not 0. The last one of
@@ -205,7 +174,7 @@ pub mod indexing {
     #[pyo3(signature = (input, indices, values, accumulate=false))]
     fn index_put(input: &Tensor, indices: Vec<Py<Tensor>>, values: &Tensor, accumulate: bool) -> Answer {
         let all = [&[input, values], &refs(&indices)[..]].concat();
-        one(&all, |v| v[0].index_put(&without_masks(v[0], &v[2..])?, v[1], accumulate))
+        one(&all, |v| v[0].index_put(&v[2..], v[1], accumulate))
     }
 
     /// The tensor with the elements of `source` put at indices of the tensor as one list; the last one of several wins, or all are
@@ -247,10 +216,6 @@ pub mod indexing {
         Many(Vec<Tensor>),
     }
 
-    fn as_numbers<'s>(x: Var<'s>) -> Result<Var<'s>> {
-        if x.meta()?.dtype == DType::U32 { x.to_float() } else { Ok(x) }
-    }
-
     /// The indices of the elements that are not 0: a row for each, or with `as_tuple` a vector for each axis.
     #[pyfunction]
     #[pyo3(signature = (input, *, as_tuple=false))]
@@ -258,87 +223,66 @@ pub mod indexing {
         if !as_tuple {
             return argwhere(input).map(Found::One);
         }
-        many(&[input], |v| as_numbers(v[0])?.atleast_1d()?.nonzero()?.unbind(1)).map(Found::Many)
+        many(&[input], |v| v[0].atleast_1d()?.nonzero()?.unbind(1)).map(Found::Many)
     }
 
     /// The indices of the elements that are not 0, a row for each.
     #[pyfunction]
     fn argwhere(input: &Tensor) -> Answer {
-        one(&[input], |v| as_numbers(v[0])?.nonzero())
+        one(&[input], |v| v[0].nonzero())
     }
 
     /// The first `size` rows of `nonzero`; rows that are missing are filled with an index.
     #[pyfunction]
     #[pyo3(signature = (input, *, size, fill_value=-1))]
     fn nonzero_static(input: &Tensor, size: usize, fill_value: i64) -> Answer {
-        let found = argwhere(input)?;
-        let (have, axes) = (found.dims()?[0], input.rank()?);
-        if size <= have {
-            return one(&[&found], |v| v[0].narrow(0, 0, size));
-        }
-        let fill = u32::try_from(fill_value).map_err(|_| {
-            PyNotImplementedError::new_err(format!(
-                "fill_value {fill_value} for the rows that are missing: indices are not negative; give one from 0 up"
-            ))
-        })?;
-        one(&[&found], |v| {
-            let rest = [size - have, axes];
-            let fill = v[0].session().indices(&Host::new(&rest, vec![fill; rest[0] * axes])?)?;
-            v[0].concat(fill, 0)
-        })
+        let have = argwhere(input)?.dims()?[0];
+        let fill = match u32::try_from(fill_value) {
+            Ok(fill) => fill,
+            Err(_) if size <= have => 0,
+            Err(_) => {
+                return Err(PyNotImplementedError::new_err(format!(
+                    "fill_value {fill_value} for the rows that are missing: indices are not negative; give one from 0 up"
+                )));
+            }
+        };
+        one(&[input], |v| v[0].nonzero_static(size, fill))
     }
 
     /// `input` where the condition is not 0, otherwise `other`. With the condition alone, the indices where it is not 0, a vector
     /// for each axis.
     #[pyfunction]
     #[pyo3(name = "where", signature = (condition, input=None, other=None))]
-    fn choose(condition: &Tensor, input: Option<Operand<'_>>, other: Option<Operand<'_>>) -> PyResult<Found> {
+    fn choose(
+        condition: &Bound<'_, Tensor>,
+        input: Option<Operand<'_>>,
+        other: Option<Operand<'_>>,
+    ) -> PyResult<Found> {
         let chosen = match (input, other) {
-            (None, None) => return nonzero(condition, true),
-            (Some(Operand::Tensor(a)), Some(Operand::Tensor(b))) => {
-                one(&[condition, &a, &b], |v| v[0].where_(v[1], v[2]))
-            }
-            (Some(Operand::Tensor(a)), Some(Operand::Number(b))) => {
-                one(&[condition, &a], |v| v[0].where_or(v[1], b))
-            }
-            (Some(Operand::Number(a)), Some(Operand::Tensor(b))) => {
-                one(&[condition, &b], |v| v[1].masked_fill(v[0], a))
-            }
-            (Some(Operand::Number(a)), Some(Operand::Number(b))) => {
-                one(&[condition], |v| v[0].where_or(v[0].full_like(a)?, b))
+            (None, None) => return nonzero(condition.get(), true),
+            (Some(a), Some(b)) => {
+                let condition = Operand::Tensor(condition.borrow());
+                mixed(&[&condition, &a, &b], |v| v[0].where_(v[1], v[2]))?
             }
             (Some(_), None) | (None, Some(_)) => {
                 return Err(PyValueError::new_err("where: give both input and other, or neither"));
             }
         };
-        chosen.map(Found::One)
+        Ok(Found::One(chosen))
     }
 
     /// Indices of a tensor of this shape as one list, as a vector of indices for each axis.
     #[pyfunction]
     fn unravel_index(indices: &Tensor, shape: crate::arguments::Dims) -> PyResult<Vec<Tensor>> {
         let shape = crate::arguments::unsigned("shape", &shape.list())?;
-        let flat = asked(indices, |x| x.indices())?;
-        let size = shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        if let Some(&bad) = flat.data().iter().find(|&&i| size.is_some_and(|n| i as usize >= n)) {
-            return Err(PyValueError::new_err(format!("index {bad} is beyond a tensor of shape {shape:?}")));
-        }
-        many(&[indices], |v| {
-            let axis = |a: usize| {
-                let inner = shape[a + 1..].iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-                let of = |&i: &u32| inner.map_or(0, |inner| (i as usize / inner % shape[a]) as u32);
-                let list = flat.data().iter().map(of).collect();
-                v[0].session().indices(&Host::with_shape(flat.shape(), list)?)
-            };
-            (0..shape.len()).map(axis).collect()
-        })
+        many(&[indices], |v| v[0].unravel_index(&shape))
     }
 
     /// Elements at indices of these axes, as `x[i, :, j]` selects them.
     #[pyfunction]
     fn _take(input: &Tensor, axes: Vec<usize>, indices: Vec<Py<Tensor>>) -> Answer {
         let all = [&[input], &refs(&indices)[..]].concat();
-        one(&all, |v| more_shapes::index_axes(v[0], &axes, &v[1..]))
+        one(&all, |v| v[0].index_axes(&axes, &v[1..]))
     }
 
     /// Indices in the session of a tensor.

@@ -1,6 +1,6 @@
 //! Functions of `torch.linalg`.
 
-use crate::arguments::Dims;
+use crate::arguments::check_dtype;
 use crate::tensor::{Answer, Tensor, one};
 use dittograd::session::MatrixNorm;
 use pyo3::exceptions::{PyNotImplementedError, PyValueError};
@@ -13,16 +13,6 @@ pub enum Order {
     Name(String),
 }
 
-/// Refuses an element type other than the only one.
-pub fn only_float32(function: &str, dtype: Option<&str>) -> PyResult<()> {
-    match dtype {
-        None | Some("float32") => Ok(()),
-        Some(other) => Err(PyValueError::new_err(format!(
-            "{function}: element type {other:?}; numbers are float32, leave dtype out"
-        ))),
-    }
-}
-
 /// Refuses a norm that is not here.
 pub fn no_norm(function: &str, name: &str) -> PyErr {
     match name {
@@ -31,16 +21,6 @@ pub fn no_norm(function: &str, name: &str) -> PyErr {
         )),
         _ => PyValueError::new_err(format!("{function}: order {name:?} is unknown; use a number or \"fro\"")),
     }
-}
-
-/// The `p`-norm over `dim`, or over all axes.
-pub fn norm_of(input: &Tensor, p: f64, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
-    only_float32("norm", dtype)?;
-    let rank = input.rank()?;
-    let mut dims = Dims::or_all(dim, rank);
-    // PyTorch names the only element of a scalar by axis 0 or -1.
-    dims.retain(|&axis| rank > 0 || !matches!(axis, 0 | -1));
-    one(&[input], |v| v[0].norm(p, &dims, keepdim))
 }
 
 /// The norm of matrices of that order.
@@ -56,7 +36,7 @@ pub fn matrix_order(function: &str, ord: &Order) -> PyResult<MatrixNorm> {
 
 /// The norm of the matrices in two axes.
 pub fn matrix_norm_of(a: &Tensor, ord: &Order, dim: [i64; 2], keepdim: bool, dtype: Option<&str>) -> Answer {
-    only_float32("matrix_norm", dtype)?;
+    check_dtype(dtype)?;
     let norm = matrix_order("matrix_norm", ord)?;
     one(&[a], |v| v[0].matrix_norm(norm, dim, keepdim))
 }
@@ -64,8 +44,9 @@ pub fn matrix_norm_of(a: &Tensor, ord: &Order, dim: [i64; 2], keepdim: bool, dty
 #[pymodule]
 #[allow(non_snake_case)]
 pub mod linalg {
-    use super::{Order, matrix_norm_of, matrix_order, norm_of};
+    use super::{Order, matrix_norm_of, matrix_order};
     use crate::arguments::Dims;
+    use crate::functions::reductions::reductions::vector_norm;
     use crate::tensor::{Answer, Tensor, many, one, two};
     use dittograd::session::QrMode;
     use pyo3::exceptions::{PyNotImplementedError, PyValueError};
@@ -293,14 +274,14 @@ pub mod linalg {
     #[pyo3(signature = (A, ord=None, dim=None, keepdim=false, *, dtype=None))]
     fn norm(A: &Tensor, ord: Option<Order>, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
         let Some(ord) = ord else {
-            return norm_of(A, 2.0, dim, keepdim, dtype);
+            return vector_norm(A, 2.0, dim, keepdim, dtype);
         };
         let dims = match dim {
             Some(dim) => dim.list(),
             None => (0..A.rank()? as i64).collect(),
         };
         match (&dims[..], ord) {
-            (&[axis], Order::Number(p)) => norm_of(A, p, Some(Dims::One(axis)), keepdim, dtype),
+            (&[axis], Order::Number(p)) => vector_norm(A, p, Some(Dims::One(axis)), keepdim, dtype),
             (&[rows, columns], ord) => matrix_norm_of(A, &ord, [rows, columns], keepdim, dtype),
             _ => Err(PyValueError::new_err(
                 "norm: with ord, name one axis for vectors, and a number as ord, or two axes for matrices",

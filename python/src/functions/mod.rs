@@ -22,5 +22,3 @@ pub mod special;
 
 // What several of them need.
 mod axes;
-mod more_shapes;
-mod nn_prototypes;

@@ -33,11 +33,9 @@ mod plain {
 
 #[pymodule]
 pub mod nn_activations {
+    use crate::arguments::check_dtype;
+    use crate::functions::axes::along;
     use crate::tensor::{Answer, Tensor, one};
-    use dittograd::error::Result;
-    use dittograd::ops::Expr;
-    use dittograd::scalar::Real;
-    use dittograd::session::Var;
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
@@ -104,11 +102,7 @@ pub mod nn_activations {
         if !training {
             return one(&[input], |v| v[0].rrelu(lower, upper));
         }
-        one(&[input], |v| {
-            let slopes = v[0].session().uniform_range(v[0].shape()?.dims(), lower, upper)?;
-            v[0].session()
-                .pointwise(&[v[0], slopes], |e| Expr::where_gt(e[0], Expr::c(0.0), e[0], e[1] * e[0]))
-        })
+        one(&[input], |v| v[0].rrelu_random(lower, upper))
     }
 
     /// Numbers held between `min_val` and `max_val`.
@@ -140,16 +134,7 @@ pub mod nn_activations {
     #[pyfunction]
     #[pyo3(signature = (input, beta=1.0, threshold=20.0))]
     fn softplus(input: &Tensor, beta: f64, threshold: f64) -> Answer {
-        // Above 20 the difference is below half a unit in the last place.
-        if beta == 1.0 && threshold >= 20.0 {
-            return one(&[input], |v| v[0].softplus());
-        }
-        one(&[input], |v| {
-            v[0].session().pointwise(v, |e| {
-                let (x, beta) = (e[0], Expr::c(beta));
-                Expr::where_gt(x * beta, Expr::c(threshold), x, (x * beta).softplus() / beta)
-            })
-        })
+        one(&[input], |v| v[0].softplus_with(beta, threshold))
     }
 
     /// Each number above `threshold`, `value` in place of the others.
@@ -158,49 +143,28 @@ pub mod nn_activations {
         one(&[input], |v| v[0].threshold(threshold, value))
     }
 
-    /// Errors unless `dtype` is the one type of numbers that there is.
-    fn float32(dtype: Option<&str>) -> PyResult<()> {
-        match dtype {
-            None | Some("float32") => Ok(()),
-            Some(other) => {
-                Err(PyValueError::new_err(format!("dtype is {other:?}, but all numbers are \"float32\"")))
-            }
-        }
-    }
-
-    /// Runs `f` along an axis. A scalar has one axis of one element.
-    fn along(
-        input: &Tensor,
-        dim: i64,
-        dtype: Option<&str>,
-        f: impl for<'s> FnOnce(Var<'s>, i64) -> Result<Var<'s>>,
-    ) -> Answer {
-        float32(dtype)?;
-        one(&[input], |v| match v[0].shape()?.rank() {
-            0 => f(v[0].reshape(&[1])?, dim)?.reshape(&[]),
-            _ => f(v[0], dim),
-        })
-    }
-
     /// Softmax along an axis: positive numbers whose sum is 1.
     #[pyfunction]
     #[pyo3(signature = (input, dim, dtype=None))]
     fn softmax(input: &Tensor, dim: i64, dtype: Option<&str>) -> Answer {
-        along(input, dim, dtype, |x, dim| x.softmax_axis(dim))
+        check_dtype(dtype)?;
+        along(input, |x| x.softmax_axis(dim))
     }
 
     /// The logarithm of the softmax along an axis.
     #[pyfunction]
     #[pyo3(signature = (input, dim, dtype=None))]
     fn log_softmax(input: &Tensor, dim: i64, dtype: Option<&str>) -> Answer {
-        along(input, dim, dtype, |x, dim| x.log_softmax_axis(dim))
+        check_dtype(dtype)?;
+        along(input, |x| x.log_softmax_axis(dim))
     }
 
     /// The softmax of `-input` along an axis.
     #[pyfunction]
     #[pyo3(signature = (input, dim, dtype=None))]
     fn softmin(input: &Tensor, dim: i64, dtype: Option<&str>) -> Answer {
-        along(input, dim, dtype, |x, dim| x.softmin(dim))
+        check_dtype(dtype)?;
+        along(input, |x| x.softmin(dim))
     }
 
     /// The gradient of `softmax` from its result `output` and the gradient `grad_output` by that.
@@ -212,7 +176,7 @@ pub mod nn_activations {
         dim: i64,
         input_dtype: Option<&str>,
     ) -> Answer {
-        float32(input_dtype)?;
+        check_dtype(input_dtype)?;
         one(&[grad_output, output], |v| v[1].mul(v[0].sub(v[0].mul(v[1])?.sum_dim(&[dim], true)?)?))
     }
 

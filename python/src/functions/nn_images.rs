@@ -276,8 +276,14 @@ mod ranked {
                     padding: Sizes,
                     output_size: Option<Vec<usize>>,
                 ) -> Answer {
-                    let sizes = unpooled($axes, input, &kernel_size, stride, &padding, output_size)?;
-                    one(&[input, indices], |v| v[0].max_unpool(v[1], &sizes))
+                    let window = pool_window($axes, &kernel_size, stride, &padding, &Sizes::One(1))?;
+                    let Some(size) = output_size else {
+                        return one(&[input, indices], |v| v[0].max_unpool_with(v[1], window));
+                    };
+                    let Some(at) = size.len().checked_sub($axes) else {
+                        return Err(PyValueError::new_err(format!("output_size must have at least {} sizes", $axes)));
+                    };
+                    one(&[input, indices], |v| v[0].max_unpool(v[1], &size[at..]))
                 }
 
                 #[doc = concat!("The norm of power `norm_type` of each window of the last axes (", $sizes, "), of signed powers.")]
@@ -344,37 +350,6 @@ mod ranked {
         3 "D, H, W" conv3d conv_transpose3d max_pool3d max_pool3d_with_indices max_unpool3d lp_pool3d adaptive_avg_pool3d
             adaptive_max_pool3d;
     }
-}
-
-/// The sizes that max unpooling makes.
-fn unpooled(
-    axes: usize,
-    input: &Tensor,
-    kernel: &Sizes,
-    stride: Option<Sizes>,
-    padding: &Sizes,
-    output: Option<Vec<usize>>,
-) -> PyResult<Vec<usize>> {
-    let dims = input.dims()?;
-    if dims.len() < axes {
-        return Err(PyValueError::new_err(format!("input must have at least {axes} axes")));
-    }
-    if let Some(output) = output {
-        return match output.len().checked_sub(axes) {
-            Some(at) => Ok(output[at..].to_vec()),
-            None => Err(PyValueError::new_err(format!("output_size must have at least {axes} sizes"))),
-        };
-    }
-    let window = pool_window(axes, kernel, stride, padding, &Sizes::One(1))?;
-    let size = |a: usize| {
-        let n = dims[dims.len() - axes + a].checked_sub(1)?;
-        (n.checked_mul(window.stride[a])?.checked_add(window.kernel[a])?)
-            .checked_sub(window.padding[a].checked_mul(2)?)
-    };
-    (0..axes)
-        .map(size)
-        .collect::<Option<_>>()
-        .ok_or_else(|| PyValueError::new_err("the windows do not fit the input; give output_size"))
 }
 
 /// Average pooling with all options.

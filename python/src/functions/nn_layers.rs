@@ -1,10 +1,10 @@
 //! Layers: linear, embeddings, attention, dropout.
 
 use super::nn_images::unknown;
-use super::nn_prototypes::Heads;
+use crate::functions::axes::along;
 use crate::tensor::{Answer, Tensor, asked, many_with_optional, one, with_optional};
 use dittograd::error::Result;
-use dittograd::session::{AttentionOptions, EmbeddingOptions, Reduce, Var};
+use dittograd::session::{AttentionOptions, EmbeddingOptions, MultiHeadAttention, Reduce, Var};
 use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
 
@@ -256,7 +256,6 @@ pub mod nn_layers {
         if is_causal && attn_mask.is_none() {
             return Err(PyValueError::new_err("is_causal is a hint about attn_mask; give attn_mask too"));
         }
-        let single = query.rank()? == 2;
         let size = query.dims()?.last().copied().unwrap_or(0);
         if size != embed_dim_to_check || num_heads == 0 || size % num_heads != 0 {
             return Err(PyValueError::new_err(format!(
@@ -297,30 +296,20 @@ pub mod nn_layers {
             let &[wq, wk, wv] = &weights[..] else {
                 return Ok(vec![q]);
             };
-            let heads = Heads {
-                count: num_heads,
+            let options = MultiHeadAttention {
+                heads: num_heads,
                 weights: [wq, wk, wv],
                 biases: std::array::from_fn(|i| biases.get(i).copied()),
-                out: (out, out_bias),
-                more: more_k.zip(more_v),
+                out_weight: out,
+                out_bias,
+                extra: more_k.zip(more_v),
                 zero: add_zero_attn,
                 dropout: if training { dropout_p } else { 0.0 },
-                mask: mask.map(|mask| added(mask, closing[0])).transpose()?,
-                padding: match padding {
-                    Some(padding) if single => Some(added(padding, closing[1])?.unsqueeze(0)?),
-                    Some(padding) => Some(added(padding, closing[1])?),
-                    None => None,
-                },
+                bias: mask.map(|mask| added(mask, closing[0])).transpose()?,
+                key_bias: padding.map(|padding| added(padding, closing[1])).transpose()?,
             };
-            let (y, weights) = match single {
-                true => heads.attend(q.unsqueeze(1)?, k.unsqueeze(1)?, v.unsqueeze(1)?)?,
-                false => heads.attend(q, k, v)?,
-            };
-            let weights = if average_attn_weights { weights.mean_axes(&[1])? } else { weights };
-            Ok(match single {
-                true => vec![y.squeeze(1)?, weights.squeeze(0)?],
-                false => vec![y, weights],
-            })
+            let (y, weights) = q.multi_head_attention_to(k, v, options)?;
+            Ok(vec![y, if average_attn_weights { weights.mean_axes(&[-3])? } else { weights }])
         })?
         .into_iter();
         let (Some(y), weights) = (found.next(), found.next()) else {
@@ -333,11 +322,7 @@ pub mod nn_layers {
     #[pyfunction]
     #[pyo3(signature = (input, dim))]
     fn _safe_softmax(input: &Tensor, dim: i64) -> Answer {
-        one(&[input], |v| {
-            let x = v[0].movedim(dim, -1)?;
-            let open = x.detach()?.ne(x.full_like(f64::NEG_INFINITY)?)?;
-            x.masked_softmax(open)?.movedim(-1, dim)
-        })
+        along(input, |x| x.safe_softmax(dim))
     }
 
     /// In training, drops each element with probability `p` and scales the others by `1 / (1 - p)`.

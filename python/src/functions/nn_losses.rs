@@ -7,8 +7,7 @@ pub mod nn_losses {
     use crate::arguments::Operand;
     use crate::tensor::{Answer, Tensor, one};
     use dittograd::error::{Error, Result};
-    use dittograd::ops::{Expr, Reduction};
-    use dittograd::scalar::Real;
+    use dittograd::ops::Reduction;
     use dittograd::session::{CtcLoss, LabelLoss, MultiMargin, PoissonNll, Session, TripletMargin, Var};
     use dittograd::tensor::Tensor as Host;
     use pyo3::exceptions::PyValueError;
@@ -38,27 +37,6 @@ pub mod nn_losses {
             let mut rest = rest.iter().copied();
             f(first, others.map(|other| other.and_then(|_| rest.next())))
         })
-    }
-
-    fn reduced(losses: Var<'_>, reduction: Reduction) -> Result<Var<'_>> {
-        match reduction {
-            Reduction::None => Ok(losses),
-            Reduction::Sum => losses.sum(),
-            Reduction::Mean => losses.mean(),
-        }
-    }
-
-    /// Losses times weights of the same shape.
-    fn weighed<'s>(op: &str, losses: Var<'s>, weight: Var<'s>) -> Result<Var<'s>> {
-        let (shape, of) = (losses.shape()?, weight.shape()?);
-        if shape != of {
-            return Err(Error::argument(
-                op,
-                "weight",
-                format!("is {of}, use the shape of the losses, {shape}"),
-            ));
-        }
-        losses.mul(weight)
     }
 
     /// The options of losses of labels. PyTorch's axis of the classes is the second, or the only one.
@@ -108,20 +86,12 @@ pub mod nn_losses {
     ) -> Answer {
         let how = reduction_of(reduction)?;
         given(&[input, linear_weight, target], [linear_bias, weight], |v, [bias, weight]| {
-            let (x, of) = (v[0].shape()?, v[1].shape()?);
-            let (Some((features, outs)), Some((_, rows))) = (of.dims().split_last(), x.dims().split_last())
-            else {
-                let why = format!("{x} and {of} are scalars, use values with an axis of features");
-                return Err(Error::argument("linear_cross_entropy", "input", why));
-            };
-            let flat = v[1].reshape(&[outs.iter().product(), *features])?;
-            let mut logits = v[0].matmul_with(flat, false, true)?;
-            if let Some(bias) = bias {
-                logits = logits.add(bias.flatten()?)?;
-            }
-            let logits = logits.reshape(&[rows, outs].concat())?;
-            let options = labelled(logits, weight, ignore_index.unwrap_or(-100), label_smoothing, how)?;
-            logits.cross_entropy_loss(v[2], options)
+            // As of other losses, the second axis of the logits has the classes, or the only one.
+            let axes = v[0].shape()?.rank() + v[1].shape()?.rank();
+            let axis = (axes > 3).then_some(1);
+            let ignore = u32::try_from(ignore_index.unwrap_or(-100)).ok();
+            let options = LabelLoss { weight, ignore, label_smoothing, reduction: how, axis };
+            v[0].linear_cross_entropy(v[1], bias, v[2], options)
         })
     }
 
@@ -171,27 +141,13 @@ pub mod nn_losses {
         })
     }
 
-    /// Losses with weights of their shape, whose mean is divided by the sum of the weights.
-    fn weighted_mean<'s>(
-        op: &str,
-        losses: Var<'s>,
-        weight: Var<'s>,
-        reduction: Reduction,
-    ) -> Result<Var<'s>> {
-        let losses = weighed(op, losses, weight)?;
-        match reduction {
-            Reduction::Mean => losses.sum()?.div(weight.sum()?),
-            Reduction::Sum | Reduction::None => reduced(losses, reduction),
-        }
-    }
-
     /// The squared error against a target.
     #[pyfunction]
     #[pyo3(signature = (input, target, *, reduction="mean", weight=None))]
     fn mse_loss(input: &Tensor, target: &Tensor, reduction: &str, weight: Option<&Tensor>) -> Answer {
         let how = reduction_of(reduction)?;
         given(&[input, target], [weight], |v, [weight]| match weight {
-            Some(weight) => weighted_mean("mse_loss", v[0].mse_loss(v[1], Reduction::None)?, weight, how),
+            Some(weight) => v[0].mse_loss_weighted(v[1], weight, how),
             None => v[0].mse_loss(v[1], how),
         })
     }
@@ -202,7 +158,7 @@ pub mod nn_losses {
     fn l1_loss(input: &Tensor, target: &Tensor, reduction: &str, weight: Option<&Tensor>) -> Answer {
         let how = reduction_of(reduction)?;
         given(&[input, target], [weight], |v, [weight]| match weight {
-            Some(weight) => weighted_mean("l1_loss", v[0].l1_loss(v[1], Reduction::None)?, weight, how),
+            Some(weight) => v[0].l1_loss_weighted(v[1], weight, how),
             None => v[0].l1_loss(v[1], how),
         })
     }
@@ -230,10 +186,7 @@ pub mod nn_losses {
     ) -> Answer {
         let how = reduction_of(reduction)?;
         given(&[input, target], [weight], |v, [weight]| match weight {
-            Some(weight) => {
-                let losses = v[0].huber_loss(v[1], delta, Reduction::None)?;
-                reduced(weighed("huber_loss", losses, weight)?, how)
-            }
+            Some(weight) => v[0].huber_loss_weighted(v[1], weight, delta, how),
             None => v[0].huber_loss(v[1], delta, how),
         })
     }
@@ -344,15 +297,7 @@ pub mod nn_losses {
         let (near, far) = (distance(&anchor, &positive)?, distance(&anchor, &negative)?);
         let other = if swap { Some(distance(&positive, &negative)?) } else { None };
         given(&[near.get(), far.get()], [other.as_ref().map(Py::get)], |v, [other]| {
-            let far = match other {
-                Some(other) => v[1].min(other)?,
-                None => v[1],
-            };
-            let losses = v[0].session().pointwise(&[v[0], far], |e| {
-                let z = Expr::c(margin) + e[0] - e[1];
-                Expr::where_le(z, Expr::c(0.0), Expr::c(0.0), z)
-            })?;
-            reduced(losses, how)
+            v[0].triplet_margin_of_distances(v[1], other, margin, how)
         })
     }
 
@@ -514,19 +459,6 @@ pub mod nn_losses {
     #[pyfunction]
     #[pyo3(signature = (input, p=2.0))]
     fn pdist(input: &Tensor, p: f64) -> Answer {
-        one(&[input], |v| {
-            let shape = v[0].shape()?;
-            let &[rows, _] = shape.dims() else {
-                return Err(Error::argument("pdist", "input", format!("is {shape}, use a matrix")));
-            };
-            let rows =
-                u32::try_from(rows).map_err(|_| Error::argument("pdist", "input", "has too many rows"))?;
-            let (first, second): (Vec<u32>, Vec<u32>) =
-                (0..rows).flat_map(|i| (i + 1..rows).map(move |j| (i, j))).unzip();
-            let of = |index: Vec<u32>| {
-                v[0].index_select(0, v[0].session().indices(&Host::new(&[index.len()], index)?)?)
-            };
-            of(first)?.sub(of(second)?)?.norm(p, &[-1], false)
-        })
+        one(&[input], |v| v[0].pdist(p))
     }
 }

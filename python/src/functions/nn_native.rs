@@ -1,11 +1,11 @@
 //! Functions behind the layers that PyTorch has in `torch` itself: with the statistics they used, or with numbers for modes.
 
 use super::nn_images::{grid_options, pool_window, unknown};
-use super::nn_norms::{affine, batch_normed, needed, normalized_axes};
+use super::nn_norms::{batch_normed, needed, normalized_axes};
 use crate::arguments::Sizes;
 use crate::tensor::{Answer, Tensor, many_with_optional, one};
 use dittograd::error::Result;
-use dittograd::session::{PadMode, Var};
+use dittograd::session::Var;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -83,8 +83,7 @@ pub mod nn_native {
         let rank = input.rank()?;
         let axes: Vec<usize> = (rank - count..rank).collect();
         three(many_with_optional(input, &[weight, bias], |x, o| {
-            let (weight, bias) = affine(o[0], o[1])?;
-            let y = x.layer_norm(count, weight, bias, eps)?;
+            let y = x.layer_norm(count, o[0], o[1], eps)?;
             Ok(vec![y, x.mean_dim(&axes, true)?, inverse(x.var(&axes, 0, true)?, eps)?])
         })?)
     }
@@ -107,8 +106,7 @@ pub mod nn_native {
             return Err(PyValueError::new_err(format!("group is {group}; it must divide the {C} channels")));
         }
         three(many_with_optional(input, &[weight, bias], |x, o| {
-            let (weight, bias) = affine(o[0], o[1])?;
-            let y = x.group_norm(group, weight, bias, eps)?;
+            let y = x.group_norm(group, o[0], o[1], eps)?;
             let groups = x.reshape(&[N, group, C / group * HxW])?;
             Ok(vec![y, groups.mean_axes(&[2])?, inverse(groups.var(&[2], 0, false)?, eps)?])
         })?)
@@ -138,13 +136,6 @@ pub mod nn_native {
         align_corners: bool,
     ) -> Answer {
         super::grid(input, grid, [interpolation_mode, padding_mode], align_corners)
-    }
-
-    /// Pads the last axes with a number; `pad` has two numbers for each of them, from the last one back.
-    #[pyfunction]
-    #[pyo3(signature = (input, pad, value=0.0))]
-    fn constant_pad_nd(input: &Tensor, pad: Vec<i64>, value: f64) -> Answer {
-        one(&[input], |v| v[0].pad_mode(&pad, PadMode::Constant(value)))
     }
 
     /// The gradient of `nn.functional.max_pool2d_with_indices` by its input, from the gradient of its values.

@@ -1,21 +1,11 @@
 //! Normalization.
 
+use crate::functions::axes::along;
 use crate::tensor::{Answer, Tensor, one, with_optional};
 use dittograd::error::Result;
 use dittograd::session::Var;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-
-/// Gain and shift; a shift alone gets a gain of ones.
-pub(super) fn affine<'s>(
-    weight: Option<Var<'s>>,
-    bias: Option<Var<'s>>,
-) -> Result<(Option<Var<'s>>, Option<Var<'s>>)> {
-    Ok(match (weight, bias) {
-        (None, Some(bias)) => (Some(bias.ones_like()?), Some(bias)),
-        (weight, bias) => (weight, bias),
-    })
-}
 
 /// How many last axes `normalized_shape` names.
 pub(super) fn normalized_axes(input: &Tensor, normalized_shape: &[usize]) -> PyResult<usize> {
@@ -36,7 +26,6 @@ pub(super) fn batch_normed<'s>(
     bias: Option<Var<'s>>,
     eps: f64,
 ) -> Result<Var<'s>> {
-    let (weight, bias) = affine(weight, bias)?;
     match statistics {
         // Running statistics have no gradient.
         Some((mean, var)) => x.batch_norm_eval(mean.detach()?, var.detach()?, weight, bias, eps),
@@ -106,10 +95,7 @@ pub mod nn_norms {
         if !use_input_stats {
             return batch_norm(input, running_mean, running_var, weight, bias, false, momentum, eps);
         }
-        with_optional(input, &[weight, bias], |x, o| {
-            let (weight, bias) = affine(o[0], o[1])?;
-            x.instance_norm(weight, bias, eps)
-        })
+        with_optional(input, &[weight, bias], |x, o| x.instance_norm(o[0], o[1], eps))
     }
 
     /// Group norm of `(N, C, …)`: by mean and variance of each group of channels of each sample.
@@ -122,10 +108,7 @@ pub mod nn_norms {
         bias: Option<&Tensor>,
         eps: f64,
     ) -> Answer {
-        with_optional(input, &[weight, bias], |x, o| {
-            let (weight, bias) = affine(o[0], o[1])?;
-            x.group_norm(num_groups, weight, bias, eps)
-        })
+        with_optional(input, &[weight, bias], |x, o| x.group_norm(num_groups, o[0], o[1], eps))
     }
 
     /// Layer norm: by mean and variance over the last axes, whose sizes are `normalized_shape`.
@@ -139,10 +122,7 @@ pub mod nn_norms {
         eps: f64,
     ) -> Answer {
         let axes = normalized_axes(input, &normalized_shape)?;
-        with_optional(input, &[weight, bias], |x, o| {
-            let (weight, bias) = affine(o[0], o[1])?;
-            x.layer_norm(axes, weight, bias, eps)
-        })
+        with_optional(input, &[weight, bias], |x, o| x.layer_norm(axes, o[0], o[1], eps))
     }
 
     /// RMS norm: by the root of the mean square over the last axes, whose sizes are `normalized_shape`. `eps` is by default the distance
@@ -170,11 +150,6 @@ pub mod nn_norms {
     #[pyfunction]
     #[pyo3(signature = (input, p=2.0, dim=1, eps=1e-12))]
     fn normalize(input: &Tensor, p: f64, dim: i64, eps: f64) -> Answer {
-        one(&[input], |v| {
-            let shape = v[0].shape()?;
-            // A scalar counts as a vector of one element.
-            let x = if shape.rank() == 0 { v[0].reshape(&[1])? } else { v[0] };
-            x.normalize(p, dim, eps)?.reshape(shape.dims())
-        })
+        along(input, |x| x.normalize(p, dim, eps))
     }
 }

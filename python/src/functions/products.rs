@@ -28,8 +28,6 @@ impl Tensors {
 #[pymodule]
 pub mod products {
     use super::{Summed, Tensors};
-    use crate::arguments::Dims;
-    use crate::functions::linalg::{Order, no_norm, norm_of};
     use crate::tensor::{Answer, Tensor, many, one, two};
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
@@ -192,26 +190,6 @@ pub mod products {
         one(&[input, other], |v| v[0].cross(v[1], dim))
     }
 
-    /// The sum of the diagonal of a matrix.
-    #[pyfunction]
-    fn trace(input: &Tensor) -> Answer {
-        one(&[input], |v| v[0].trace())
-    }
-
-    /// The diagonal of two axes, as the last axis.
-    #[pyfunction]
-    #[pyo3(signature = (input, offset=0, dim1=0, dim2=1))]
-    fn diagonal(input: &Tensor, offset: i64, dim1: i64, dim2: i64) -> Answer {
-        one(&[input], |v| v[0].diagonal(offset, dim1, dim2))
-    }
-
-    /// A matrix with these matrices along its diagonal and zeros elsewhere.
-    #[pyfunction]
-    #[pyo3(signature = (*tensors))]
-    fn block_diag(tensors: Vec<Py<Tensor>>) -> Answer {
-        one(&tensors.iter().map(Py::get).collect::<Vec<_>>(), |v| v[0].session().block_diag(v))
-    }
-
     /// The product of several matrices, in the order with the fewest operations.
     #[pyfunction]
     #[pyo3(signature = (*matrices))]
@@ -226,18 +204,6 @@ pub mod products {
     fn vander(x: &Tensor, N: Option<usize>, increasing: bool) -> Answer {
         let columns = N.unwrap_or(x.dims()?.iter().product());
         one(&[x], |v| v[0].session().vander(v[0], columns, increasing))
-    }
-
-    /// The norm of the elements along `dim`, or of all: `p` is a number, or `"fro"`, which is 2.
-    #[pyfunction]
-    #[pyo3(signature = (input, p=Order::Name("fro".into()), dim=None, keepdim=false, dtype=None))]
-    fn norm(input: &Tensor, p: Order, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
-        let p = match p {
-            Order::Number(p) => p,
-            Order::Name(name) if name == "fro" => 2.0,
-            Order::Name(name) => return Err(no_norm("norm", &name)),
-        };
-        norm_of(input, p, dim, keepdim, dtype)
     }
 
     /// The determinant of square matrices.

@@ -3,9 +3,7 @@
 use crate::arguments::Dims;
 use crate::functions::axes::reduced;
 use crate::tensor::Tensor;
-use dittograd::error::Result;
-use dittograd::session::Var;
-use pyo3::exceptions::{PyNotImplementedError, PyValueError};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// A tensor to compare with, or an axis.
@@ -20,26 +18,6 @@ pub enum Other<'py> {
 pub enum AxesOrUnbiased {
     Unbiased(bool),
     Dims(Dims),
-}
-
-/// The order of a norm.
-#[derive(FromPyObject)]
-pub enum Order {
-    Number(f64),
-    Name(String),
-}
-
-impl Order {
-    /// The exponent of a norm of all elements.
-    fn exponent(self) -> PyResult<f64> {
-        match self {
-            Order::Number(p) => Ok(p),
-            Order::Name(name) if name == "fro" => Ok(2.0),
-            Order::Name(name) => Err(PyNotImplementedError::new_err(format!(
-                "the norm p={name:?} needs singular values, which are not computed here; use a number or \"fro\""
-            ))),
-        }
-    }
 }
 
 /// How far the elements of a gradient are apart.
@@ -80,32 +58,14 @@ impl Spread {
         };
         Ok(Spread { axes: reduced(input, dims)?, correction })
     }
-
-    /// The correction if it is a whole number.
-    fn whole(&self) -> Option<usize> {
-        (self.correction >= 0.0 && self.correction.fract() == 0.0).then_some(self.correction as usize)
-    }
-
-    fn var<'s>(&self, x: Var<'s>, keepdim: bool) -> Result<Var<'s>> {
-        match self.whole() {
-            Some(correction) => x.var(&self.axes, correction, keepdim),
-            None => x.var_corrected(&self.axes, self.correction, keepdim),
-        }
-    }
-
-    fn std<'s>(&self, x: Var<'s>, keepdim: bool) -> Result<Var<'s>> {
-        match self.whole() {
-            Some(correction) => x.std(&self.axes, correction, keepdim),
-            None => x.std_corrected(&self.axes, self.correction, keepdim),
-        }
-    }
 }
 
 #[pymodule]
 pub mod reductions {
-    use super::{AxesOrUnbiased, Order, Other, Spacing, Spread};
-    use crate::arguments::Dims;
-    use crate::functions::axes::{Object, along, along_two, check_dtype, named, reduced};
+    use super::{AxesOrUnbiased, Other, Spacing, Spread};
+    use crate::arguments::{Dims, check_dtype};
+    use crate::functions::axes::{Object, along, along_two, named, reduced};
+    use crate::functions::linalg::{Order, no_norm};
     use crate::tensor::{Answer, Tensor, many, one, truth, two, with_optional};
     use dittograd::session::Spacing as At;
     use pyo3::exceptions::PyValueError;
@@ -289,7 +249,7 @@ pub mod reductions {
         correction: Option<f64>,
     ) -> Answer {
         let spread = Spread::new(input, dim, unbiased, correction)?;
-        one(&[input], |v| spread.var(v[0], keepdim))
+        one(&[input], |v| v[0].var_corrected(&spread.axes, spread.correction, keepdim))
     }
 
     /// Standard deviations over some axes, the square roots of `var`.
@@ -303,7 +263,7 @@ pub mod reductions {
         correction: Option<f64>,
     ) -> Answer {
         let spread = Spread::new(input, dim, unbiased, correction)?;
-        one(&[input], |v| spread.std(v[0], keepdim))
+        one(&[input], |v| v[0].std_corrected(&spread.axes, spread.correction, keepdim))
     }
 
     /// Variances and means over the same axes.
@@ -317,7 +277,12 @@ pub mod reductions {
         correction: Option<f64>,
     ) -> PyResult<(Tensor, Tensor)> {
         let spread = Spread::new(input, dim, unbiased, correction)?;
-        two(&[input], |v| Ok((spread.var(v[0], keepdim)?, v[0].mean_dim(&spread.axes, keepdim)?)))
+        two(&[input], |v| {
+            Ok((
+                v[0].var_corrected(&spread.axes, spread.correction, keepdim)?,
+                v[0].mean_dim(&spread.axes, keepdim)?,
+            ))
+        })
     }
 
     /// Standard deviations and means over the same axes.
@@ -331,22 +296,35 @@ pub mod reductions {
         correction: Option<f64>,
     ) -> PyResult<(Tensor, Tensor)> {
         let spread = Spread::new(input, dim, unbiased, correction)?;
-        two(&[input], |v| Ok((spread.std(v[0], keepdim)?, v[0].mean_dim(&spread.axes, keepdim)?)))
+        two(&[input], |v| {
+            Ok((
+                v[0].std_corrected(&spread.axes, spread.correction, keepdim)?,
+                v[0].mean_dim(&spread.axes, keepdim)?,
+            ))
+        })
     }
 
     /// Norms over some axes: `p` is any number, an infinity, or "fro", which is 2.
     #[pyfunction]
     #[pyo3(signature = (input, p=Order::Number(2.0), dim=None, keepdim=false, *, dtype=None), text_signature = "(input, p='fro', dim=None, keepdim=False, *, dtype=None)")]
     fn norm(input: &Tensor, p: Order, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
-        check_dtype(dtype)?;
-        let (p, axes) = (p.exponent()?, reduced(input, dim)?);
-        one(&[input], |v| v[0].norm(p, &axes, keepdim))
+        match p {
+            Order::Number(p) => vector_norm(input, p, dim, keepdim, dtype),
+            Order::Name(name) if name == "fro" => vector_norm(input, 2.0, dim, keepdim, dtype),
+            Order::Name(name) => Err(no_norm("norm", &name)),
+        }
     }
 
     /// Norms of vectors over some axes: `ord` is any number or an infinity.
     #[pyfunction]
     #[pyo3(signature = (x, ord=2.0, dim=None, keepdim=false, *, dtype=None))]
-    fn vector_norm(x: &Tensor, ord: f64, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
+    pub fn vector_norm(
+        x: &Tensor,
+        ord: f64,
+        dim: Option<Dims>,
+        keepdim: bool,
+        dtype: Option<&str>,
+    ) -> Answer {
         check_dtype(dtype)?;
         let axes = reduced(x, dim)?;
         one(&[x], |v| v[0].norm(ord, &axes, keepdim))

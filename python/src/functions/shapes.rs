@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 #[pymodule]
 pub mod shapes {
     use crate::arguments::{Dims, listed, refs, unsigned, variadic};
-    use crate::functions::more_shapes;
+    use crate::functions::axes::of_vectors;
     // All but padding keep what elements are.
     use crate::tensor::{Answer, Tensor, asked, moved as one, moved_many as many};
     use dittograd::session::PadMode;
@@ -106,7 +106,7 @@ pub mod shapes {
     /// Two axes swapped.
     #[pyfunction]
     fn transpose(input: &Tensor, dim0: i64, dim1: i64) -> Answer {
-        one(&[input], |v| more_shapes::of_vectors(v, |v| v[0].swap_axes(dim0, dim1)))
+        one(&[input], |v| of_vectors(v, |v| v[0].swap_axes(dim0, dim1)))
     }
 
     /// A matrix transposed; vectors and scalars as they are.
@@ -132,7 +132,7 @@ pub mod shapes {
     fn squeeze(input: &Tensor, dim: Option<Dims>) -> Answer {
         match dim.map(Dims::list) {
             None => one(&[input], |v| v[0].squeeze_all()),
-            Some(dims) => one(&[input], |v| more_shapes::of_vectors(v, |v| v[0].squeeze_axes(&dims))),
+            Some(dims) => one(&[input], |v| of_vectors(v, |v| v[0].squeeze_axes(&dims))),
         }
     }
 
@@ -329,11 +329,26 @@ pub mod shapes {
         }
     }
 
-    /// Cuts an axis before places, negative ones counted from the end.
-    fn cut(input: &Tensor, dim: i64, places: &[i64]) -> PyResult<Vec<Tensor>> {
+    /// The size of an axis.
+    fn size_of(input: &Tensor, dim: i64) -> PyResult<usize> {
         let dims = input.dims()?;
         let size = dim.among(dims.len()).and_then(|a| dims.get(a));
-        let size = *size.ok_or_else(|| PyIndexError::new_err(format!("there is no axis {dim}")))?;
+        size.copied().ok_or_else(|| {
+            PyIndexError::new_err(format!("{dim} is no axis of a tensor of {} axes", dims.len()))
+        })
+    }
+
+    /// Where a slice of an axis begins and ends, as Python's slices say it: negative ends count from the end, all are clamped.
+    fn range(input: &Tensor, dim: i64, start: Option<i64>, end: Option<i64>) -> PyResult<(usize, usize)> {
+        let size = size_of(input, dim)?;
+        let place = |at: i64| at.among(size).unwrap_or(0).min(size);
+        let (start, end) = (start.map_or(0, place), end.map_or(size, place));
+        Ok((start, end.max(start)))
+    }
+
+    /// Cuts an axis before places, negative ones counted from the end.
+    fn cut(input: &Tensor, dim: i64, places: &[i64]) -> PyResult<Vec<Tensor>> {
+        let size = size_of(input, dim)?;
         let places: Vec<usize> = places.iter().map(|p| p.among(size).unwrap_or(0)).collect();
         many(&[input], |v| v[0].split_at(dim, &places))
     }
@@ -406,12 +421,10 @@ pub mod shapes {
     fn narrow(input: &Tensor, dim: i64, start: Start<'_>, length: usize) -> Answer {
         let start = match start {
             Start::Number(n) => n,
-            Start::Tensor(t) => i64::from(asked(&t, more_shapes::index_item)?),
+            Start::Tensor(t) => i64::from(asked(&t, |x| x.index_item())?),
         };
-        let dims = input.dims()?;
-        let size = dim.among(dims.len()).and_then(|a| dims.get(a)).copied().unwrap_or(0);
         let start = start
-            .among(size)
+            .among(size_of(input, dim)?)
             .ok_or_else(|| PyIndexError::new_err(format!("start is {start}, before the axis begins")))?;
         one(&[input], |v| v[0].narrow(dim, start, length))
     }
@@ -426,10 +439,8 @@ pub mod shapes {
     #[pyfunction]
     #[pyo3(signature = (input, dim=0, start=None, end=None, step=1))]
     fn slice(input: &Tensor, dim: i64, start: Option<i64>, end: Option<i64>, step: usize) -> Answer {
-        one(&[input], |v| {
-            let (start, end) = more_shapes::range(v[0], dim, start, end)?;
-            v[0].slice(dim, start, end, step)
-        })
+        let (start, end) = range(input, dim, start, end)?;
+        one(&[input], |v| v[0].slice(dim, start, end, step))
     }
 
     /// The tensor with the slice at an index of an axis replaced by `src`.
@@ -449,10 +460,8 @@ pub mod shapes {
         end: Option<i64>,
         step: usize,
     ) -> Answer {
-        one(&[input, src], |v| {
-            let (start, end) = more_shapes::range(v[0], dim, start, end)?;
-            v[0].slice_scatter(v[1], dim, start, end, step)
-        })
+        let (start, end) = range(input, dim, start, end)?;
+        one(&[input, src], |v| v[0].slice_scatter(v[1], dim, start, end, step))
     }
 
     /// The tensor with a diagonal of two axes replaced by `src`.
@@ -466,7 +475,7 @@ pub mod shapes {
     #[pyfunction]
     #[pyo3(signature = (input, size, stride, storage_offset=0))]
     fn as_strided(input: &Tensor, size: Vec<usize>, stride: Vec<usize>, storage_offset: usize) -> Answer {
-        one(&[input], |v| v[0].take(more_shapes::strided(v[0], &size, &stride, storage_offset)?))
+        one(&[input], |v| v[0].as_strided(&size, &stride, storage_offset))
     }
 
     /// The tensor with the elements that `as_strided` takes replaced by `src`.
@@ -479,9 +488,7 @@ pub mod shapes {
         stride: Vec<usize>,
         storage_offset: usize,
     ) -> Answer {
-        one(&[input, src], |v| {
-            v[0].put(more_shapes::strided(v[0], &size, &stride, storage_offset)?, v[1], false)
-        })
+        one(&[input, src], |v| v[0].as_strided_scatter(v[1], &size, &stride, storage_offset))
     }
 
     /// A vector on a diagonal of a matrix, or a diagonal of a matrix as a vector.

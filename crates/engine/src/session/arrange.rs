@@ -191,6 +191,53 @@ impl<'s> Var<'s> {
         self.index_select(axis, index)?.movedim(axis + 1, -1)
     }
 
+    /// A value of the given sizes whose element at `i` is element `offset + Σ strides[a] i[a]` of this value as one list, in row-major
+    /// order. The elements are copied.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 5.0, 1.0)?;
+    /// assert_eq!(x.as_strided(&[2, 3], &[1, 1], 1)?.to_string(), "[[1. 2. 3.]\n [2. 3. 4.]]");
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn as_strided(self, sizes: &[usize], strides: &[usize], offset: usize) -> Result<Var<'s>> {
+        self.take(self.strided_places("as_strided", sizes, strides, offset)?)
+    }
+
+    /// The positions in row-major order that [`Var::as_strided`] takes.
+    #[track_caller]
+    pub(super) fn strided_places(
+        self,
+        op: &str,
+        sizes: &[usize],
+        strides: &[usize],
+        offset: usize,
+    ) -> Result<Var<'s>> {
+        if sizes.len() != strides.len() {
+            let why = format!("{strides:?} must have an entry for each of the sizes {sizes:?}");
+            return Err(Error::argument(op, "strides", why));
+        }
+        let (shape, have) = (Shape::new(sizes)?, self.shape()?.numel());
+        let mut steps =
+            sizes.iter().zip(strides).map(|(&n, &stride)| n.saturating_sub(1).checked_mul(stride));
+        let last = steps.try_fold(offset, |sum, step| sum.checked_add(step?));
+        if shape.numel() > 0 && last.is_none_or(|last| last >= have) {
+            let why = format!("{strides:?} from {offset} lead beyond the {have} elements of the value");
+            return Err(Error::argument(op, "strides", why));
+        }
+        let place = |mut i: usize| {
+            let mut at = offset;
+            for (&n, &stride) in sizes.iter().zip(strides).rev() {
+                at += i % n * stride;
+                i /= n;
+            }
+            at as u32
+        };
+        self.session().indices(&Tensor::try_from_fn(shape, place)?)
+    }
+
     /// All choices of `r` elements of this vector, as the rows of a matrix, in the order of their positions. With `replacement` an
     /// element may be taken more than once.
     ///

@@ -1,7 +1,7 @@
 //! Attention and rotary embedding as methods of values.
 
 use super::Var;
-use dittograd_numerics::environment;
+use dittograd_numerics::environment::{self, strict};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
 use dittograd_ops::attention::rope::{Rope, rope_table};
@@ -35,6 +35,31 @@ impl AttentionOptions<'_> {
     fn by_parts(&self) -> bool {
         self.composed || self.bias.is_some() || self.dropout != 0.0
     }
+}
+
+/// Weights and options of [`Var::multi_head_attention_to`]. All sizes are those of PyTorch's `F.multi_head_attention_forward`.
+#[derive(Clone, Copy, Debug)]
+pub struct MultiHeadAttention<'s> {
+    /// The number of heads, which divides the width.
+    pub heads: usize,
+    /// Weights `(width, features)` of the projections of queries, keys and values.
+    pub weights: [Var<'s>; 3],
+    /// Their biases `(width)`.
+    pub biases: [Option<Var<'s>>; 3],
+    /// Weight `(features, width)` of the projection of the outputs.
+    pub out_weight: Var<'s>,
+    /// Its bias `(features)`.
+    pub out_bias: Option<Var<'s>>,
+    /// One more key and value, `(width)`, of all samples and open to all queries: PyTorch's `bias_k` and `bias_v`.
+    pub extra: Option<(Var<'s>, Var<'s>)>,
+    /// Whether there is one more key of zeros, with a value of zeros: PyTorch's `add_zero_attn`.
+    pub zero: bool,
+    /// The probability with which each weight of the attention is dropped, 0 to 1.
+    pub dropout: f64,
+    /// Added to the scores: `(n, m)`, or `(N · heads, n, m)`. A key with `-∞` is one that the query may not attend to.
+    pub bias: Option<Var<'s>>,
+    /// Added to the scores of all queries: `(N, m)`, or `(m)` without samples. Keys that are padding have `-∞`.
+    pub key_bias: Option<Var<'s>>,
 }
 
 /// # Attention
@@ -202,6 +227,98 @@ impl<'s> Var<'s> {
         let mut dims = x.dims().to_vec();
         dims[rank - 1] = joined.shape()?.last();
         joined.reshape(&dims)
+    }
+
+    /// Multi-head attention of queries `(n, N, features)` to keys and values `(m, N, features)`, or all three without `N`, the samples.
+    /// Returns the outputs `(n, N, features)` and the weights of the attention `(N, heads, n, m)`. It computes these as one value; where
+    /// they are not wanted, [`Var::attention`] needs less memory. A query that may attend to no key gives NaN, as in PyTorch.
+    #[doc(alias = "multi_head_attention_forward")]
+    #[track_caller]
+    pub fn multi_head_attention_to(
+        self,
+        key: Var<'s>,
+        value: Var<'s>,
+        options: MultiHeadAttention<'s>,
+    ) -> Result<(Var<'s>, Var<'s>)> {
+        const NAME: &str = "multi_head_attention_to";
+        let (x, keys, values) = (self.shape()?, key.shape()?, value.shape()?);
+        if x.rank() == 2 && keys.rank() == 2 && values.rank() == 2 {
+            let key_bias = options.key_bias.map(|bias| bias.unsqueeze(0)).transpose()?;
+            let options = MultiHeadAttention { key_bias, ..options };
+            let (y, weights) = self.unsqueeze(1)?.multi_head_attention_to(
+                key.unsqueeze(1)?,
+                value.unsqueeze(1)?,
+                options,
+            )?;
+            return Ok((y.squeeze(1)?, weights.squeeze(0)?));
+        }
+        let &[n, samples, _] = x.dims() else {
+            return Err(Error::new(NAME, ErrorKind::Rank { want: "2 or 3", got: x }));
+        };
+        if keys.rank() != 3 || keys.dims()[1] != samples {
+            let why = "keys must be (m, N, features) for queries (n, N, features)";
+            return Err(Error::new(NAME, ErrorKind::Shapes { why, left: x, right: keys }));
+        }
+        if values.rank() != 3 || values.dims()[..2] != keys.dims()[..2] {
+            let why = "there must be one value for each key";
+            return Err(Error::new(NAME, ErrorKind::Shapes { why, left: keys, right: values }));
+        }
+        let MultiHeadAttention { heads, weights: [wq, wk, wv], biases: [bq, bk, bv], .. } = options;
+        let (q, mut k, mut v) = (self.projected(wq, bq)?, key.projected(wk, bk)?, value.projected(wv, bv)?);
+        let width = q.shape()?.last();
+        if heads == 0 || !width.is_multiple_of(heads) {
+            let why = format!("{heads} heads do not divide a width of {width}");
+            return Err(Error::argument(NAME, "heads", why));
+        }
+        let own = keys.dims()[0];
+        let row = [1, samples, width];
+        if let Some((key, value)) = options.extra {
+            (k, v) = (k.concat(key.expand(&row)?, 0)?, v.concat(value.expand(&row)?, 0)?);
+        }
+        if options.zero {
+            let zeros = self.session().zeros(&row)?;
+            (k, v) = (k.concat(zeros, 0)?, v.concat(zeros, 0)?);
+        }
+        let (m, all, size) = (k.shape()?.dims()[0], samples * heads, width / heads);
+        // (length, N, width) to (N · heads, length, size).
+        let split = |x: Var<'s>, length: usize| x.reshape(&[length, all, size])?.swap_axes(0, 1);
+        let scale = strict(|| 1.0 / libm::sqrt(size.max(1) as f64));
+        let mut scores = split(q, n)?.scale(scale)?.matmul_with(split(k, m)?, false, true)?;
+        // Keys that were added are open to all.
+        let longer = |bias: Var<'s>| bias.pad(-1, 0, m - own);
+        if let Some(bias) = options.bias {
+            let shape = bias.shape()?;
+            if shape.dims() != [n, own] && shape.dims() != [all, n, own] {
+                let why = format!("{shape} is neither ({n}, {own}) nor ({all}, {n}, {own})");
+                return Err(Error::argument(NAME, "bias", why));
+            }
+            scores = scores.add(longer(bias)?)?;
+        }
+        if let Some(bias) = options.key_bias {
+            let shape = bias.shape()?;
+            if shape.dims() != [samples, own] {
+                let why = format!("{shape} is not ({samples}, {own}), a number for each key");
+                return Err(Error::argument(NAME, "key_bias", why));
+            }
+            let of_heads = longer(bias)?.reshape(&[samples, 1, 1, m])?.expand(&[samples, heads, 1, m])?;
+            scores = scores.add(of_heads.reshape(&[all, 1, m])?)?;
+        }
+        let mut weights = scores.softmax()?;
+        if options.dropout != 0.0 {
+            weights = weights.dropout(options.dropout)?;
+        }
+        let joined = weights.bmm(split(v, m)?)?.swap_axes(0, 1)?.reshape(&[n, samples, width])?;
+        let y = joined.projected(options.out_weight, options.out_bias)?;
+        Ok((y, weights.reshape(&[samples, heads, n, m])?))
+    }
+
+    /// `x Wᵀ`, plus the bias if there is one.
+    #[track_caller]
+    fn projected(self, weight: Var<'s>, bias: Option<Var<'s>>) -> Result<Var<'s>> {
+        match bias {
+            Some(bias) => self.linear(weight, bias),
+            None => self.matmul_with(weight, false, true),
+        }
     }
 
     /// Rotary position embedding of `x (…, n, d)`: rotates pair `i` of row `p` by `(offset + p) base^(-2i/d)`. Pairs

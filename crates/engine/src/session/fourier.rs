@@ -242,6 +242,19 @@ impl<'s> Var<'s> {
         x.movedim(rank - 1, axis)?.times(norm.factor(n, true) * n as f64)
     }
 
+    /// Pairs of this value as real part and another as imaginary part; both broadcast.
+    #[track_caller]
+    pub fn complex(self, imaginary: Var<'s>) -> Result<Var<'s>> {
+        let session = self.session();
+        session.stack(&session.broadcast_tensors(&[self, imaginary])?, -1)
+    }
+
+    /// Pairs of this absolute value and an angle: `x cos(angle)` and `x sin(angle)`; both broadcast.
+    #[track_caller]
+    pub fn polar(self, angle: Var<'s>) -> Result<Var<'s>> {
+        self.mul(angle.cos()?)?.complex(self.mul(angle.sin()?)?)
+    }
+
     /// The complex conjugate of pairs.
     #[track_caller]
     pub fn conj(self) -> Result<Var<'s>> {

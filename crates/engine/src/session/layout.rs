@@ -2,6 +2,7 @@
 //! counted from the outermost, 0, or if it is negative from the last, -1.
 
 use super::{Session, Var};
+use dittograd_device::DType;
 use dittograd_numerics::environment::single;
 use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
 use dittograd_numerics::shape::{Position, Shape};
@@ -362,12 +363,20 @@ impl<'s> Var<'s> {
         self.pad_with(axis, before, after, 0.0)
     }
 
-    /// Like [`Var::pad`], with any number instead of zero.
+    /// Like [`Var::pad`], with any number instead of zero; around indices with an index.
     #[track_caller]
     pub fn pad_with(self, axis: impl Position, before: usize, after: usize, value: f64) -> Result<Var<'s>> {
         let axis = self.axis("pad_with", axis)?;
         let shape = self.shape()?;
         let Some(&d) = shape.dims().get(axis) else { return Err(bad_axis("pad", axis, shape)) };
+        if self.meta()?.dtype == DType::U32 {
+            let cells = |n: usize| {
+                let mut dims = shape.dims().to_vec();
+                dims[axis] = n;
+                self.number_like("pad_with", value)?.expand(&dims)
+            };
+            return self.session.concat(&[cells(before)?, self, cells(after)?], axis);
+        }
         let size = before.checked_add(d).and_then(|n| n.checked_add(after)).unwrap_or(usize::MAX);
         self.session.apply(Pad { axis, start: before, step: 1, size, value: single(value) }, &[self])
     }

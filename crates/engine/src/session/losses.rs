@@ -13,6 +13,9 @@ use dittograd_ops::loss::{
 use dittograd_ops::pointwise::expression::{Expr, Pointwise};
 use dittograd_ops::pointwise::map::Map;
 
+/// What weights of losses must be.
+const WEIGHTS: &str = "the weights must have the shape of the losses";
+
 /// How losses of labels are weighted and combined.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LabelLoss<'s> {
@@ -151,6 +154,39 @@ impl<'s> Var<'s> {
         counts.reduced(losses, reduction)
     }
 
+    /// [`Var::cross_entropy_loss`] of a linear layer of rows `(…, features)`: the logits are `x wᵀ`, plus the bias `(C, …)`. The weight is
+    /// `(C, …, features)`; axes after the classes are axes of the labels too, and then `options.axis` names that of the classes.
+    #[track_caller]
+    pub fn linear_cross_entropy(
+        self,
+        weight: Var<'s>,
+        bias: Option<Var<'s>>,
+        labels: Var<'s>,
+        options: LabelLoss<'s>,
+    ) -> Result<Var<'s>> {
+        const NAME: &str = "linear_cross_entropy";
+        let (x, of) = (self.shape()?, weight.shape()?);
+        let (Some((features, outs)), Some((last, rows))) = (of.dims().split_last(), x.dims().split_last())
+        else {
+            let got = if of.rank() == 0 { of } else { x };
+            return Err(Error::new(NAME, ErrorKind::Rank { want: "at least 1", got }));
+        };
+        if features != last {
+            let why = "rows and weights must have one number of features";
+            return Err(Error::new(NAME, ErrorKind::Shapes { why, left: x, right: of }));
+        }
+        let mut logits =
+            self.matmul_with(weight.reshape(&[outs.iter().product(), *features])?, false, true)?;
+        if let Some(bias) = bias {
+            if bias.shape()?.dims() != outs {
+                let why = "the bias must have the shape of the weight without the features";
+                return Err(Error::new(NAME, ErrorKind::Shapes { why, left: of, right: bias.shape()? }));
+            }
+            logits = logits.add(bias.flatten()?)?;
+        }
+        logits.reshape(&[rows, outs].concat())?.cross_entropy_loss(labels, options)
+    }
+
     /// The axis of the classes as the last one.
     #[track_caller]
     fn classes_last(self, op: &str, axis: usize) -> Result<Var<'s>> {
@@ -271,6 +307,48 @@ impl<'s> Var<'s> {
     #[track_caller]
     pub fn l1_loss(self, target: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
         self.session().apply(L1 { reduction }, &[self, target])
+    }
+
+    /// [`Var::mse_loss`] times weights of the losses' shape. The mean is the sum divided by the sum of the weights.
+    #[track_caller]
+    pub fn mse_loss_weighted(
+        self,
+        target: Var<'s>,
+        weight: Var<'s>,
+        reduction: Reduction,
+    ) -> Result<Var<'s>> {
+        self.mse_loss(target, Reduction::None)?.weighted_mean("mse_loss_weighted", weight, reduction)
+    }
+
+    /// [`Var::l1_loss`] times weights of the losses' shape. The mean is the sum divided by the sum of the weights.
+    #[track_caller]
+    pub fn l1_loss_weighted(self, target: Var<'s>, weight: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
+        self.l1_loss(target, Reduction::None)?.weighted_mean("l1_loss_weighted", weight, reduction)
+    }
+
+    /// [`Var::huber_loss`] times weights of the losses' shape. The mean is over the elements.
+    #[track_caller]
+    pub fn huber_loss_weighted(
+        self,
+        target: Var<'s>,
+        weight: Var<'s>,
+        delta: f64,
+        reduction: Reduction,
+    ) -> Result<Var<'s>> {
+        let losses = self.huber_loss(target, delta, Reduction::None)?;
+        losses.same_shape("huber_loss_weighted", weight, WEIGHTS)?;
+        losses.mul(weight)?.reduced(reduction)
+    }
+
+    /// These losses times weights, whose mean is divided by the sum of the weights.
+    #[track_caller]
+    fn weighted_mean(self, op: &str, weight: Var<'s>, reduction: Reduction) -> Result<Var<'s>> {
+        self.same_shape(op, weight, WEIGHTS)?;
+        let losses = self.mul(weight)?;
+        match reduction {
+            Reduction::Mean => losses.sum()?.div(weight.sum()?),
+            Reduction::Sum | Reduction::None => losses.reduced(reduction),
+        }
     }
 
     /// Huber loss: half the squared error up to `delta`, linear from there on.

@@ -107,7 +107,7 @@ impl<'s> Var<'s> {
 
     /// Errors unless another value has this shape.
     #[track_caller]
-    fn same_shape(self, op: &str, other: Var<'s>, why: &'static str) -> Result<()> {
+    pub(super) fn same_shape(self, op: &str, other: Var<'s>, why: &'static str) -> Result<()> {
         let (left, right) = (self.shape()?, other.shape()?);
         if left == right { Ok(()) } else { Err(Error::new(op, ErrorKind::Shapes { why, left, right })) }
     }
@@ -230,12 +230,29 @@ impl<'s> Var<'s> {
         };
         self.same_shape(NAME, positive, "anchors and positives must have one shape")?;
         self.same_shape(NAME, negative, "anchors and negatives must have one shape")?;
-        let near = distance(self, positive)?;
-        let mut far = distance(self, negative)?;
-        if swap {
-            far = far.min(distance(positive, negative)?)?;
-        }
-        near.formula_of(NAME, &[far], |v| hinge(Expr::c(margin) + v[0] - v[1]))?.reduced(reduction)
+        let (near, far) = (distance(self, positive)?, distance(self, negative)?);
+        let swapped = if swap { Some(distance(positive, negative)?) } else { None };
+        near.triplet_margin_of_distances(far, swapped, margin, reduction)
+    }
+
+    /// [`Var::triplet_margin_loss`] of distances of any kind: these, of the anchors to their positives, and `far`, of the anchors to their
+    /// negatives. `swapped`, of the positives to the negatives, counts where it is smaller than `far`.
+    #[doc(alias = "triplet_margin_with_distance_loss")]
+    #[track_caller]
+    pub fn triplet_margin_of_distances(
+        self,
+        far: Var<'s>,
+        swapped: Option<Var<'s>>,
+        margin: f64,
+        reduction: Reduction,
+    ) -> Result<Var<'s>> {
+        const NAME: &str = "triplet_margin_of_distances";
+        let margin = finite(NAME, "margin", margin)?;
+        let far = match swapped {
+            Some(swapped) => far.min(swapped)?,
+            None => far,
+        };
+        self.formula_of(NAME, &[far], |v| hinge(Expr::c(margin) + v[0] - v[1]))?.reduced(reduction)
     }
 
     /// Hinges of the scores `(…, C)` against labels `(…)`: `w[label]/C Σ_(c ≠ label) max(0, margin - x[label] + x[c])`,

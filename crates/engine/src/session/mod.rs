@@ -68,7 +68,7 @@ mod derivatives;
 pub use crate::gradients::Grads;
 pub use crate::nats::Nats;
 pub use algebra::MatrixNorm;
-pub use attention::AttentionOptions;
+pub use attention::{AttentionOptions, MultiHeadAttention};
 pub use ctc::CtcLoss;
 pub use differences::Spacing;
 pub use embedding::EmbeddingOptions;

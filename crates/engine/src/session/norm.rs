@@ -11,17 +11,13 @@ use dittograd_ops::norm::{LayerNorm, RmsNorm, check_eps, inverse_std, normalized
 use dittograd_ops::pointwise::expression::Pointwise;
 use dittograd_ops::pointwise::map::Map;
 
-/// The inputs of a norm: the value, then gain and shift if given.
+/// The inputs of a norm: the value, then gain and shift if given. A shift alone has a gain of ones.
 #[track_caller]
-fn inputs<'s>(
-    op: &'static str,
-    x: Var<'s>,
-    weight: Option<Var<'s>>,
-    bias: Option<Var<'s>>,
-) -> Result<Vec<Var<'s>>> {
-    if weight.is_none() && bias.is_some() {
-        return Err(Error::argument(op, "bias", "a shift needs a gain; give a weight of ones"));
-    }
+fn inputs<'s>(x: Var<'s>, weight: Option<Var<'s>>, bias: Option<Var<'s>>) -> Result<Vec<Var<'s>>> {
+    let weight = match (weight, bias) {
+        (None, Some(bias)) => Some(bias.ones_like()?),
+        (weight, _) => weight,
+    };
     Ok([Some(x), weight, bias].into_iter().flatten().collect())
 }
 
@@ -45,7 +41,7 @@ impl<'s> Var<'s> {
         bias: Option<Var<'s>>,
         eps: f64,
     ) -> Result<Var<'s>> {
-        let ins = inputs("layer_norm", self, weight, bias)?;
+        let ins = inputs(self, weight, bias)?;
         self.session().apply(LayerNorm { axes, eps: single(eps) }, &ins)
     }
 
@@ -53,7 +49,7 @@ impl<'s> Var<'s> {
     /// usual; PyTorch's default is the distance from 1 to the next float32, 1.1920929e-7.
     #[track_caller]
     pub fn rms_norm(self, axes: usize, weight: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
-        let ins = inputs("rms_norm", self, weight, None)?;
+        let ins = inputs(self, weight, None)?;
         self.session().apply(RmsNorm { axes, eps: single(eps) }, &ins)
     }
 
@@ -61,7 +57,7 @@ impl<'s> Var<'s> {
     /// [`Var::moments`] gives these for running statistics. PyTorch's default eps is 1e-5.
     #[track_caller]
     pub fn batch_norm(self, weight: Option<Var<'s>>, bias: Option<Var<'s>>, eps: f64) -> Result<Var<'s>> {
-        let ins = inputs("batch_norm", self, weight, bias)?;
+        let ins = inputs(self, weight, bias)?;
         self.session().apply(BatchNorm { eps: single(eps) }, &ins)
     }
 
@@ -89,7 +85,7 @@ impl<'s> Var<'s> {
         let inverse = Pointwise::trace(1, |v| vec![inverse_std(v[0], Real::c(eps))]);
         let r = self.session().apply(Map::new(inverse, Shape::new(&per_channel)?), &[column(var)?])?;
         let mut ins = vec![self, column(mean)?, r];
-        for v in &inputs("batch_norm_eval", self, weight, bias)?[1..] {
+        for v in &inputs(self, weight, bias)?[1..] {
             ins.push(column(*v)?);
         }
         let program = Pointwise::trace(ins.len(), |v| {
@@ -128,7 +124,7 @@ impl<'s> Var<'s> {
         bias: Option<Var<'s>>,
         eps: f64,
     ) -> Result<Var<'s>> {
-        let ins = inputs("group_norm", self, weight, bias)?;
+        let ins = inputs(self, weight, bias)?;
         self.session().apply(GroupNorm { groups, eps: single(eps) }, &ins)
     }
 

@@ -5,7 +5,8 @@ use super::Var;
 use dittograd_device::DType;
 use dittograd_numerics::environment::single;
 use dittograd_numerics::error::{Error, Located, Result};
-use dittograd_ops::index::IndexEq;
+use dittograd_numerics::tensor::Tensor;
+use dittograd_ops::index::{IndexEq, TakeAlongAxis};
 use dittograd_ops::pointwise;
 
 /// Examples for the most common methods.
@@ -61,8 +62,8 @@ assert_eq!(x.gelu()?.to_string(), "[-0.1588  0.      1.9546]");
     };
 }
 
-/// Comparisons that take two values of indices as well.
-macro_rules! compare_indices {
+/// Operations that take two values of indices as well.
+macro_rules! of_indices {
     (eq, $a:expr, $b:expr) => {
         if $a.is_index()? && $b.is_index()? {
             return $a.index_eq($b);
@@ -71,6 +72,11 @@ macro_rules! compare_indices {
     (ne, $a:expr, $b:expr) => {
         if $a.is_index()? && $b.is_index()? {
             return $a.index_eq($b)?.scale(-1.0)?.add_scalar(1.0);
+        }
+    };
+    (where_, $condition:expr, $a:expr, $b:expr) => {
+        if $a.is_index()? && $b.is_index()? {
+            return $condition.index_where($a, $b);
         }
     };
     ($($other:tt)*) => {};
@@ -89,7 +95,7 @@ macro_rules! methods {
             $(#[doc = concat!("\n\nBroadcasts with `", stringify!($rest), "` by NumPy's rule.")])*
             #[track_caller]
             pub fn $name(self $(, $attr: f64)* $(, $rest: Var<'s>)*) -> Result<Var<'s>> {
-                compare_indices!($name, self $(, $rest)*);
+                of_indices!($name, self $(, $rest)*);
                 self.session().apply(pointwise::$op { $($attr: single($attr)),* }, &[self $(, $rest)*])
             }
         )*}
@@ -110,6 +116,34 @@ impl<'s> Var<'s> {
         let shape = shape.map_err(|e| Error::new("eq", e.kind().clone())).located()?;
         self.session().apply(IndexEq {}, &[self.expand(shape.dims())?, other.expand(shape.dims())?])
     }
+
+    /// [`Var::where_`] of indices. They are only moved: gathered from both values.
+    #[track_caller]
+    fn index_where(self, a: Var<'s>, b: Var<'s>) -> Result<Var<'s>> {
+        const NAME: &str = "where_";
+        self.meta()?.dtype.require(DType::F32, NAME, 0)?;
+        let session = self.session();
+        let all = session.broadcast_tensors(&[self, a, b]);
+        let all = all.map_err(|e| Error::new(NAME, e.kind().clone())).located()?;
+        let which = all[0].ne(session.scalar(0.0)?)?.to_index_below(2)?.unsqueeze(0)?;
+        let both = session.stack(&[all[2], all[1]], 0)?;
+        session.apply(TakeAlongAxis { axis: 0, checked: false }, &[both, which])?.squeeze(0)
+    }
+
+    /// A number as a scalar of this value's element type.
+    #[track_caller]
+    pub(super) fn number_like(self, op: &str, number: f64) -> Result<Var<'s>> {
+        if !self.is_index()? {
+            return self.session().full(&[], number);
+        }
+        let index = number as u32;
+        if f64::from(index) != number {
+            let why =
+                format!("got {number} for a value of indices, use a whole number from 0 to {}", u32::MAX);
+            return Err(Error::argument(op, "value", why));
+        }
+        self.session().indices(&Tensor::new(&[], vec![index])?)
+    }
 }
 
 /// # More elementwise operations
@@ -128,10 +162,10 @@ impl<'s> Var<'s> {
         self.min(other)
     }
 
-    /// `value` where `mask` is not 0, otherwise this value. The mask broadcasts by NumPy's rule.
+    /// `value` where `mask` is not 0, otherwise this value, of numbers or indices. The mask broadcasts by NumPy's rule.
     #[track_caller]
     pub fn masked_fill(self, mask: Var<'s>, value: f64) -> Result<Var<'s>> {
-        mask.where_(self.session().full(&[], value)?, self)
+        mask.where_(self.number_like("masked_fill", value)?, self)
     }
 
     /// Linear interpolation from this value (`weight` 0) to `end` (`weight` 1): `x + weight (end - x)`, where the

@@ -179,6 +179,25 @@ impl<'s> Var<'s> {
         sum.div(count.clamp(1.0, f64::INFINITY)?)?.reshape(&[lead, sizes].concat())
     }
 
+    /// [`Var::max_unpool`] to the sizes of which max pooling with these windows makes this value: the smallest, where several do.
+    #[doc(alias = "max_unpool2d")]
+    #[track_caller]
+    pub fn max_unpool_with(self, indices: Var<'s>, window: PoolWindow) -> Result<Var<'s>> {
+        const NAME: &str = "max_unpool";
+        let shape = self.shape()?;
+        let plane = &shape.dims()[whole_axes(NAME, &shape, window.kernel.len())?..];
+        let size = |(a, n): (usize, &usize)| {
+            let (stride, padding) = (window.stride.get(a)?, window.padding.get(a)?);
+            let reach = n.checked_sub(1)?.checked_mul(*stride)?.checked_add(window.kernel[a])?;
+            reach.checked_sub(padding.checked_mul(2)?)
+        };
+        let Some(sizes) = plane.iter().enumerate().map(size).collect::<Option<Vec<_>>>() else {
+            let why = format!("there is no plane of which these windows make {plane:?}");
+            return Err(Error::argument(NAME, "window", why));
+        };
+        self.max_unpool(indices, &sizes)
+    }
+
     /// The `p`-norm of each window, without padding: `(Σ x^p)^(1/p)`.
     #[doc(alias("lp_pool1d", "lp_pool2d", "lp_pool3d"))]
     #[track_caller]

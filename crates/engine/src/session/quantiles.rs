@@ -101,13 +101,12 @@ impl<'s> Var<'s> {
         const NAME: &str = "quantile_by";
         let axis = self.axis(NAME, axis)?;
         let n = self.counted_dim(NAME, axis)?;
-        let (list, scalar) = q.quantile_list(NAME)?;
-        let sorted = self.axis_last(NAME, axis)?.sorted_last()?;
-        let last = sorted.shape()?.rank() - 1;
-        let rank = list.scale((n - 1) as f64)?;
-        let value = at_ranks(rank, n, interpolation, |at| sorted.index_select(last, at))?;
-        let value = value.or_nan_of(sorted)?.or_nan_outside(list)?.quantiles_first(axis, keepdim)?;
-        if scalar { value.squeeze(0) } else { Ok(value) }
+        q.as_quantiles(NAME, axis, keepdim, |list| {
+            let sorted = self.axis_last(NAME, axis)?.sorted_last()?;
+            let last = sorted.shape()?.rank() - 1;
+            let rank = list.scale((n - 1) as f64)?;
+            at_ranks(rank, n, interpolation, |at| sorted.index_select(last, at))?.or_nan_of(sorted)
+        })
     }
 
     /// Like [`Var::quantile`], of the elements that are not NaN; NaN if there are none.
@@ -137,10 +136,7 @@ impl<'s> Var<'s> {
     ) -> Result<Var<'s>> {
         const NAME: &str = "nanquantile_by";
         let axis = self.axis(NAME, axis)?;
-        let (list, scalar) = q.quantile_list(NAME)?;
-        let value = self.nanquantiles(NAME, list, axis, interpolation)?;
-        let value = value.or_nan_outside(list)?.quantiles_first(axis, keepdim)?;
-        if scalar { value.squeeze(0) } else { Ok(value) }
+        q.as_quantiles(NAME, axis, keepdim, |list| self.nanquantiles(NAME, list, axis, interpolation))
     }
 
     /// The quantiles of the elements that are not NaN, in the last axis.
@@ -155,13 +151,21 @@ impl<'s> Var<'s> {
         at_ranks(rank, n, interpolation, |at| sorted.at_last(at))
     }
 
-    /// A list of quantiles as a vector, and whether it was a scalar.
+    /// The results for these quantiles, a vector or a scalar, which `of` computes in the last axis; NaN for those that are not from 0
+    /// to 1.
     #[track_caller]
-    fn quantile_list(self, op: &str) -> Result<(Var<'s>, bool)> {
-        match self.shape()? {
-            shape if shape.rank() == 0 => Ok((self.flatten()?, true)),
-            _ => self.vector(op).map(|_| (self, false)),
-        }
+    fn as_quantiles(
+        self,
+        op: &str,
+        axis: usize,
+        keepdim: bool,
+        of: impl FnOnce(Var<'s>) -> Result<Var<'s>>,
+    ) -> Result<Var<'s>> {
+        let scalar = self.shape()?.rank() == 0;
+        let list = if scalar { self.flatten()? } else { self };
+        list.vector(op)?;
+        let value = of(list)?.or_nan_outside(list)?.quantiles_first(axis, keepdim)?;
+        if scalar { value.squeeze(0) } else { Ok(value) }
     }
 
     /// This value, or NaN for a line of `sorted` with a NaN, which is its last element.

@@ -56,6 +56,19 @@ impl<'s> Var<'s> {
         self.index_copy(axis, index, src)
     }
 
+    /// This value with the elements that [`Var::as_strided`] takes replaced by `src`; the last one of several for one place wins.
+    #[track_caller]
+    pub fn as_strided_scatter(
+        self,
+        src: Var<'s>,
+        sizes: &[usize],
+        strides: &[usize],
+        offset: usize,
+    ) -> Result<Var<'s>> {
+        let places = self.strided_places("as_strided_scatter", sizes, strides, offset)?;
+        self.put(places, src, false)
+    }
+
     /// This value with a diagonal of axes `a` and `b` replaced by `src`: see [`Var::diagonal`].
     #[track_caller]
     pub fn diagonal_scatter(

@@ -153,7 +153,7 @@ impl<'s> Var<'s> {
     #[track_caller]
     pub fn scatter_value(self, axis: impl Position, index: Var<'s>, value: f64) -> Result<Var<'s>> {
         let axis = self.axis("scatter_value", axis)?;
-        self.scatter(axis, index, self.session.full(index.shape()?.dims(), value)?)
+        self.scatter(axis, index, self.number_like("scatter_value", value)?.expand_as(index)?)
     }
 
     /// This value with elements reduced along an axis, each at its own index. With `include_self` the value's own elements count
@@ -270,8 +270,37 @@ impl<'s> Var<'s> {
     #[doc(alias = "index_fill_")]
     #[track_caller]
     pub fn index_fill(self, axis: impl Position, index: Var<'s>, value: f64) -> Result<Var<'s>> {
-        let axis = self.axis("index_fill", axis)?;
-        self.last_slices("index_fill", axis, index)?.1.where_(self.session.full(&[], value)?, self)
+        self.index_fill_with(axis, index, self.number_like("index_fill", value)?)
+    }
+
+    /// Like [`Var::index_fill`], with a value on the device, which broadcasts to the slices.
+    #[doc(alias = "index_fill")]
+    #[track_caller]
+    pub fn index_fill_with(self, axis: impl Position, index: Var<'s>, value: Var<'s>) -> Result<Var<'s>> {
+        const NAME: &str = "index_fill";
+        let axis = self.axis(NAME, axis)?;
+        let (_, hit) = self.last_slices(NAME, axis, index)?;
+        hit.where_(value.broadcast_to(self.shape()?)?, self)
+    }
+
+    /// Indices of the first axes, with each mask among them replaced by the indices where it is not 0, one for each of its axes.
+    #[track_caller]
+    fn without_masks(self, op: &str, indices: &[Var<'s>]) -> Result<Vec<Var<'s>>> {
+        let (shape, mut found) = (self.shape()?, Vec::new());
+        for &index in indices {
+            let meta = index.meta()?;
+            if meta.dtype == DType::U32 {
+                found.push(index);
+                continue;
+            }
+            let rest = &shape.dims()[found.len().min(shape.rank())..];
+            if meta.shape.rank() == 0 || !rest.starts_with(meta.shape.dims()) {
+                let why = "a mask must have the sizes of the axes that it selects from";
+                return Err(Error::new(op, ErrorKind::Shapes { why, left: shape, right: meta.shape }));
+            }
+            found.extend(index.nonzero()?.unbind(1)?);
+        }
+        Ok(found)
     }
 
     /// Indices of the first axes, which broadcast with each other, as one index of all of them.
@@ -286,6 +315,10 @@ impl<'s> Var<'s> {
             );
             return Err(Error::argument(op, "indices", why));
         }
+        // A program can check one index where it comes from, but not what it computes of several.
+        if let [one] = indices {
+            return Ok(*one);
+        }
         let mut common = indices[0].shape()?;
         for index in &indices[1..] {
             common = common.broadcast(&index.shape()?).map_err(|e| Error::new(op, e.kind().clone()))?;
@@ -295,19 +328,58 @@ impl<'s> Var<'s> {
     }
 
     /// The elements, or slices of the last axes, at indices of the first axes: `y[…] = x[indices[0][…], indices[1][…], …]`. An index
-    /// out of range is an error.
+    /// out of range is an error. A mask of numbers stands for the indices of as many axes as it has, where it is not 0; it is read, so
+    /// a traced program refuses it.
     #[doc(alias = "getitem")]
     #[track_caller]
     pub fn index(self, indices: &[Var<'s>]) -> Result<Var<'s>> {
+        let indices = &self.without_masks("index", indices)?[..];
         let flat = self.flat_indices("index", indices)?;
         let (lead, rest) = (indices.len(), self.shape()?);
         let rows: usize = rest.dims()[..lead].iter().product();
         self.reshape(&[&[rows], &rest.dims()[lead..]].concat())?.index_select(0, flat)
     }
 
+    /// Like [`Var::index`], with indices of the axes `axes`. What they select takes the place of the first of these axes if they are
+    /// neighbours in their order; otherwise it comes first.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let x = session.arange(0.0, 6.0, 1.0)?.reshape(&[2, 3])?; // [[0. 1. 2.] [3. 4. 5.]]
+    /// let columns = session.indices(&Tensor::new(&[2], vec![2, 0])?)?;
+    /// assert_eq!(x.index_axes(&[1], &[columns])?.to_string(), "[[2. 0.]\n [5. 3.]]"); // x[:, columns]
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[doc(alias = "getitem")]
+    #[track_caller]
+    pub fn index_axes(self, axes: &[impl Position], indices: &[Var<'s>]) -> Result<Var<'s>> {
+        const NAME: &str = "index_axes";
+        let (axes, rank) = (self.axes(NAME, axes)?, self.shape()?.rank());
+        let rest: Vec<usize> = (0..rank).filter(|a| !axes.contains(a)).collect();
+        if axes.len() + rest.len() != rank {
+            let why = format!("{axes:?} are no different axes of a value of {rank}");
+            return Err(Error::argument(NAME, "axes", why));
+        }
+        let first = self.permute(&[&axes[..], &rest].concat())?;
+        let indices = first.without_masks(NAME, indices)?;
+        if indices.len() != axes.len() {
+            let why = format!("{} are given for {} axes", indices.len(), axes.len());
+            return Err(Error::argument(NAME, "indices", why));
+        }
+        let found = first.index(&indices)?;
+        let before = axes[0];
+        if before == 0 || axes.windows(2).any(|w| w[1] != w[0] + 1) {
+            return Ok(found);
+        }
+        let (new, all) = (found.shape()?.rank() - rest.len(), found.shape()?.rank());
+        let order: Vec<usize> = (new..new + before).chain(0..new).chain(new + before..all).collect();
+        found.permute(&order)
+    }
+
     /// This value with elements, or slices of the last axes, put at indices of the first axes:
     /// `y[indices[0][…], indices[1][…], …] = values[…]`. With `accumulate` they are added, in their order; otherwise the last one of
-    /// several wins. `values` broadcasts. An index out of range is an error.
+    /// several wins. `values` broadcasts. An index out of range is an error. A mask stands for indices, as in [`Var::index`].
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -322,6 +394,7 @@ impl<'s> Var<'s> {
     #[doc(alias = "index_put_")]
     #[track_caller]
     pub fn index_put(self, indices: &[Var<'s>], values: Var<'s>, accumulate: bool) -> Result<Var<'s>> {
+        let indices = &self.without_masks("index_put", indices)?[..];
         let flat = self.flat_indices("index_put", indices)?;
         let shape = self.shape()?;
         let (lead, rest) = shape.dims().split_at(indices.len());

@@ -40,7 +40,7 @@ impl Session {
 /// The sizes of most of these depend on elements: an eager session waits for the device to know them, and a traced program
 /// refuses them. Counts with a given number of bins can be traced.
 impl<'s> Var<'s> {
-    /// The positions in row-major order of the elements that are not 0. NaN is not.
+    /// The positions in row-major order of the elements that are not 0. NaN is one of them.
     #[track_caller]
     fn nonzero_positions(self, op: &str, instead: &str) -> Result<Vec<u32>> {
         self.session.known_size(op, instead)?;
@@ -52,12 +52,16 @@ impl<'s> Var<'s> {
                 format!("has {n} elements, more than 32 bits can count"),
             ));
         }
-        let value = self.value::<f32>()?;
-        let set = value.data().iter().enumerate().filter(|(_, x)| **x != 0.0);
-        Ok(set.map(|(i, _)| i as u32).collect())
+        fn set<T>(data: &[T], is_set: impl Fn(&T) -> bool) -> Vec<u32> {
+            (0..).zip(data).filter(|(_, x)| is_set(x)).map(|(i, _)| i).collect()
+        }
+        Ok(match self.to_any::<f32>()? {
+            AnyTensor::Num(t) => set(t.data(), |x| *x != 0.0),
+            AnyTensor::Idx(t) => set(t.data(), |i| *i != 0),
+        })
     }
 
-    /// The indices `(count, axes)` of the elements that are not 0, in row-major order. Waits for the device; not in a traced program.
+    /// The indices `(count, axes)` of the elements, numbers or indices, that are not 0, in row-major order. Waits for the device; not in a traced program.
     ///
     /// ```
     /// # use dittograd::prelude::*;
@@ -71,16 +75,48 @@ impl<'s> Var<'s> {
     pub fn nonzero(self) -> Result<Var<'s>> {
         let at = self.nonzero_positions("nonzero", "use a mask of a fixed size (ne, where_)")?;
         let shape = self.shape()?;
-        let mut indices = Vec::with_capacity(at.len() * shape.rank());
-        for mut i in at.iter().map(|&i| i as usize) {
-            let start = indices.len();
-            for &d in shape.dims().iter().rev() {
-                indices.push((i % d) as u32);
-                i /= d;
-            }
-            indices[start..].reverse();
-        }
+        let indices = at.iter().flat_map(|&i| coordinates(i, shape.dims())).collect();
         self.session.labels(&Tensor::new(&[at.len(), shape.rank()], indices)?)
+    }
+
+    /// The first `size` rows of [`Var::nonzero`], with `fill` in the rows that are missing. Waits for the device; not in a traced
+    /// program.
+    #[track_caller]
+    pub fn nonzero_static(self, size: usize, fill: u32) -> Result<Var<'s>> {
+        let found = self.nonzero()?;
+        let (have, axes) = (found.shape()?.dims()[0], found.shape()?.last());
+        let Some(missing) = size.checked_sub(have) else { return found.narrow(0, 0, size) };
+        let shape = Shape::new(&[missing, axes])?;
+        found.concat(self.session.labels(&Tensor::try_from_fn(shape, |_| fill)?)?, 0)
+    }
+
+    /// These indices of a value of shape `dims` as one list, in row-major order, as indices of its axes. The inverse of
+    /// [`Var::index`]'s. Waits for the device; not in a traced program.
+    ///
+    /// ```
+    /// # use dittograd::prelude::*;
+    /// # let session = Session::eager(&Device::cpu()?);
+    /// let at = session.indices(&Tensor::new(&[2], vec![1, 5])?)?.unravel_index(&[2, 3])?;
+    /// assert_eq!(at[0].indices()?.data(), [0, 1]);
+    /// assert_eq!(at[1].indices()?.data(), [1, 2]);
+    /// # Ok::<(), Error>(())
+    /// ```
+    #[track_caller]
+    pub fn unravel_index(self, dims: &[usize]) -> Result<Vec<Var<'s>>> {
+        const NAME: &str = "unravel_index";
+        self.session.known_size(NAME, "its inverse needs no index on the host")?;
+        self.meta()?.dtype.require(DType::U32, NAME, 0)?;
+        let (flat, cells) = (self.indices()?, Shape::new(dims)?.numel());
+        if let Some(&i) = flat.data().iter().find(|&&i| i as usize >= cells) {
+            let why = format!("{i} is beyond the {cells} elements of {dims:?}");
+            return Err(Error::argument(NAME, "value", why));
+        }
+        let all: Vec<Vec<u32>> = flat.data().iter().map(|&i| coordinates(i, dims)).collect();
+        let axis = |a: usize| {
+            let of_axis = all.iter().map(|at| at[a]).collect();
+            self.session.labels(&Tensor::with_shape(flat.shape(), of_axis)?)
+        };
+        (0..dims.len()).map(axis).collect()
     }
 
     /// The elements where `mask` is not 0, in row-major order, as a vector. Value and mask broadcast. Waits for the device; not in a
@@ -210,6 +246,17 @@ impl<'s> Var<'s> {
         };
         self.session.apply(IndexAdd { axis: 0, size: bins, checked: true }, &[weights, self])
     }
+}
+
+/// The indices along each axis of position `i` in row-major order.
+fn coordinates(i: u32, dims: &[usize]) -> Vec<u32> {
+    let mut rest = i as usize;
+    let mut at = vec![0; dims.len()];
+    for (at, &d) in at.iter_mut().zip(dims).rev() {
+        *at = (rest % d) as u32;
+        rest /= d;
+    }
+    at
 }
 
 impl<'s> Unique<'s> {

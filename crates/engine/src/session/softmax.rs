@@ -103,6 +103,15 @@ impl<'s> Var<'s> {
         chosen.add(soft.sub(soft.detach()?)?)
     }
 
+    /// Softmax along an axis, where a line of nothing but `-∞` gives zeros instead of NaN.
+    #[track_caller]
+    pub fn safe_softmax(self, axis: impl Position) -> Result<Var<'s>> {
+        let axis = self.named_axis("safe_softmax", axis)?.0;
+        let x = self.movedim(axis, -1)?;
+        let open = x.detach()?.ne(self.session().scalar(f64::NEG_INFINITY)?)?;
+        x.masked_softmax(open)?.movedim(-1, axis)
+    }
+
     /// Softmax along the last axis over the elements that a mask allows, where it is not 0. The other elements become
     /// exactly 0, as does a row with nothing allowed. The mask is float32, or u32 of zeros and ones, and broadcasts by
     /// NumPy's rule. A mask with exactly the last axes of the value is not copied; others must be float32.

@@ -176,6 +176,29 @@ impl<'s> Var<'s> {
         self.scale(180.0 / PI)
     }
 
+    /// The angle of real numbers: π where they are below 0, else 0. NaN stays. No gradient.
+    #[track_caller]
+    pub fn angle(self) -> Result<Var<'s>> {
+        let angle = self.formula(|x| {
+            let zero = Expr::c(0.0);
+            Expr::where_eq(x, x, Expr::where_gt(zero, x, Expr::c(PI), zero), x)
+        })?;
+        angle.detach()
+    }
+
+    /// [`Var::round`] to a number of decimals, or if it is negative to that power of ten: `round(10^n x) / 10^n`.
+    #[doc(alias = "round")]
+    #[track_caller]
+    pub fn round_to(self, decimals: i32) -> Result<Var<'s>> {
+        let power = 10f64.powi(decimals.saturating_abs());
+        let by = self.session().scalar(power)?;
+        match decimals {
+            0 => self.round(),
+            1.. => self.scale(power)?.round()?.div(by),
+            ..0 => self.div(by)?.round()?.scale(power),
+        }
+    }
+
     /// `x 2^n`.
     #[track_caller]
     pub fn ldexp(self, n: Var<'s>) -> Result<Var<'s>> {
@@ -274,6 +297,13 @@ impl<'s> Var<'s> {
             Expr::where_eq(a, b, one, finite.max(equal))
         })?;
         near.detach()
+    }
+
+    /// 1 where an element is among those of `others`, else 0. Of numbers or indices; every element is compared with every other. NaN is
+    /// among nothing.
+    #[track_caller]
+    pub fn isin(self, others: Var<'s>) -> Result<Var<'s>> {
+        self.unsqueeze(-1)?.eq(others.flatten()?)?.any(&[-1], false)
     }
 
     /// Whether all elements are near each other as in [`Var::isclose`]. Waits for the device.

@@ -28,6 +28,11 @@ impl Session {
     }
 }
 
+/// A correction that is a whole number.
+fn whole(correction: f64) -> Option<usize> {
+    (correction >= 0.0 && correction.fract() == 0.0).then_some(correction as usize)
+}
+
 /// # More reductions
 ///
 /// Truth values are 0 and 1. Every number but 0 counts as true, also NaN.
@@ -77,9 +82,12 @@ impl<'s> Var<'s> {
         Ok((self.amin(axes, keepdim)?, self.amax(axes, keepdim)?))
     }
 
-    /// [`Var::var`] with any number as its correction: the biased variance times `n / (n - correction)`.
+    /// [`Var::var`] with any number as its correction: if it is not whole, the biased variance times `n / (n - correction)`.
     #[track_caller]
     pub fn var_corrected(self, axes: &[impl Position], correction: f64, keepdim: bool) -> Result<Var<'s>> {
+        if let Some(correction) = whole(correction) {
+            return self.var(axes, correction, keepdim);
+        }
         let (axes, factor) = self.correction("var_corrected", axes, correction)?;
         self.var(&axes, 0, keepdim)?.scale(factor)
     }
@@ -93,9 +101,12 @@ impl<'s> Var<'s> {
         Ok((named, n / (n - correction).max(0.0)))
     }
 
-    /// [`Var::std`] with any number as its correction: the biased deviation times `sqrt(n / (n - correction))`.
+    /// [`Var::std`] with any number as its correction: if it is not whole, the biased deviation times `sqrt(n / (n - correction))`.
     #[track_caller]
     pub fn std_corrected(self, axes: &[impl Position], correction: f64, keepdim: bool) -> Result<Var<'s>> {
+        if let Some(correction) = whole(correction) {
+            return self.std(axes, correction, keepdim);
+        }
         let (axes, factor) = self.correction("std_corrected", axes, correction)?;
         self.std(&axes, 0, keepdim)?.scale(factor.sqrt())
     }

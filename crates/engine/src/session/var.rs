@@ -172,6 +172,13 @@ impl<'s> Var<'s> {
         self.value::<f32>()?.item()
     }
 
+    /// Like [`Var::item`], of indices.
+    #[track_caller]
+    pub fn index_item(self) -> Result<u32> {
+        self.meta()?.dtype.require(DType::U32, "index_item", 0)?;
+        self.indices()?.item()
+    }
+
     /// The same value with its shape in its type. Errors if it has another shape. See module `typed`.
     ///
     /// ```

@@ -1,7 +1,7 @@
 //! Scatters that multiply, or take the largest or the smallest.
 
 use super::accumulate::{Add, Combine, add_cuda, add_workspace, added, larger, smaller};
-use super::scatter::{flat, layout, sorts};
+use super::scatter::{flat, flat_row, layout, sorts};
 use super::{
     INDEX_CU, Layout, MIN_WORDS_PER_TASK, ScatterAdd, TakeAlongAxis, module, shape_of, size_fits, sort,
 };
@@ -161,13 +161,7 @@ impl Op for ScatterReduce {
             };
         }
         let flat = flat(&l);
-        let (outer, rows, count) = (1, flat.size, flat.count);
-        let is_vector = l.outer == 1 && l.inner == 1;
-        let row = |s: usize| match index[s] as usize {
-            to if to < l.size && is_vector => to,
-            to if to < l.size => (s / (l.count * l.inner) * l.size + to) * l.inner + s % l.inner,
-            _ => rows,
-        };
+        let (outer, rows, count, row) = (1, flat.size, flat.count, flat_row(&l, index));
         let add = Add { outer, rows, count, inner: 1, src, base: Some(base), combine: self.combine, row };
         add.run(run.pool, run.simd, run.out, bytemuck::cast_slice_mut(run.workspace));
     }

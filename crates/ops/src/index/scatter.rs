@@ -88,24 +88,9 @@ impl Op for IndexAdd {
     }
 
     fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
-        let (src, index) = (ins[0].num()?, ins[1].idx()?);
         let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
-        let shape = self.shape(&metas)?.shape;
-        let inner: usize = shape.dims()[self.axis + 1..].iter().product();
-        let count = index.shape().numel();
-        let mut out = match ins.get(2) {
-            Some(base) => base.num()?.clone(),
-            None => Tensor::full(shape, T::c(0.0)),
-        };
-        for (at, &x) in src.data().iter().enumerate() {
-            let (o, j, i) = (at / inner / count, at / inner % count, at % inner);
-            let to = index.data()[j] as usize;
-            if to < self.size {
-                let y = &mut out.data_mut()[(o * self.size + to) * inner + i];
-                *y = *y + x;
-            }
-        }
-        Ok(out)
+        let (shape, index) = (self.shape(&metas)?.shape, ins[1].idx()?.data());
+        added_one_by_one(ins, shape, self.axis, index.len(), |_, j| index[j])
     }
 
     attr_methods!(IndexAdd: axis, size);
@@ -136,6 +121,42 @@ const MAX_SERIAL_INDICES: usize = 64;
 pub(super) fn flat(l: &Layout) -> Layout {
     let (rows, sources) = (l.outer * l.size * l.inner, l.outer * l.count * l.inner);
     Layout { outer: 1, size: rows, count: sources, inner: 1 }
+}
+
+/// The row of each source in [`flat`]; one past the end where its index is out of range.
+pub(super) fn flat_row<'a>(l: &Layout, index: &'a [u32]) -> impl Fn(usize) -> usize + Sync + use<'a> {
+    let Layout { outer, size, count, inner } = *l;
+    let (is_vector, rows) = (outer == 1 && inner == 1, flat(l).size);
+    move |s| match index[s] as usize {
+        to if to < size && is_vector => to,
+        to if to < size => (s / (count * inner) * size + to) * inner + s % inner,
+        _ => rows,
+    }
+}
+
+/// The definition of additions along `axis`, where element `at` of the sources, which has place `j` along their axis of indices, goes to
+/// row `to(at, j)` of `size`.
+fn added_one_by_one<T: Scalar>(
+    ins: &[AnyTensor<T>],
+    shape: Shape,
+    axis: usize,
+    count: usize,
+    to: impl Fn(usize, usize) -> u32,
+) -> Result<Tensor<T>> {
+    let (inner, size) = (shape.dims()[axis + 1..].iter().product::<usize>(), shape.dims()[axis]);
+    let mut out = match ins.get(2) {
+        Some(base) => base.num()?.clone(),
+        None => Tensor::full(shape, T::c(0.0)),
+    };
+    for (at, &x) in ins[0].num()?.data().iter().enumerate() {
+        let (o, j, i) = (at / inner / count, at / inner % count, at % inner);
+        let to = to(at, j) as usize;
+        if to < size {
+            let y = &mut out.data_mut()[(o * size + to) * inner + i];
+            *y = *y + x;
+        }
+    }
+    Ok(out)
 }
 
 /// Whether the GPU sorts the sources by target row. Otherwise each thread owns a column.
@@ -208,13 +229,7 @@ impl Op for ScatterAdd {
             });
         }
         let flat = flat(&l);
-        let (outer, rows, count) = (1, flat.size, flat.count);
-        let is_vector = l.outer == 1 && l.inner == 1;
-        let row = |s: usize| match index[s] as usize {
-            to if to < l.size && is_vector => to,
-            to if to < l.size => (s / (l.count * l.inner) * l.size + to) * l.inner + s % l.inner,
-            _ => rows,
-        };
+        let (outer, rows, count, row) = (1, flat.size, flat.count, flat_row(&l, index));
         let add = Add { outer, rows, count, inner: 1, src, base, combine: Combine::Sum, row };
         add.run(run.pool, run.simd, run.out, lists);
     }
@@ -256,23 +271,10 @@ impl Op for ScatterAdd {
     }
 
     fn reference<T: Scalar>(&self, ins: &[AnyTensor<T>]) -> Result<Tensor<T>> {
-        let (src, index) = (ins[0].num()?, ins[1].idx()?);
         let metas: Vec<Meta> = ins.iter().map(AnyTensor::meta).collect();
-        let shape = self.shape(&metas)?.shape;
-        let inner: usize = shape.dims()[self.axis + 1..].iter().product();
+        let (shape, index) = (self.shape(&metas)?.shape, ins[1].idx()?);
         let count = index.shape().dims()[self.axis];
-        let mut out = match ins.get(2) {
-            Some(base) => base.num()?.clone(),
-            None => Tensor::full(shape, T::c(0.0)),
-        };
-        for (at, (&x, &to)) in src.data().iter().zip(index.data()).enumerate() {
-            let (o, i, to) = (at / inner / count, at % inner, to as usize);
-            if to < self.size {
-                let y = &mut out.data_mut()[(o * self.size + to) * inner + i];
-                *y = *y + x;
-            }
-        }
-        Ok(out)
+        added_one_by_one(ins, shape, self.axis, count, |at, _| index.data()[at])
     }
 
     attr_methods!(ScatterAdd: axis, size);

@@ -199,8 +199,12 @@ const TALL: [[usize; 3]; 14] = [
 
 impl Cases for Qr {
     fn samples() -> Vec<Sample> {
-        let one = |d: [usize; 3]| Sample::new(Qr {}, vec![SampleIn::Dominant(dims(&d), RANGE, 0)]);
-        TALL.into_iter().map(one).collect()
+        let of = |d: [usize; 3], (low, high): (f64, f64), by: f64| {
+            Sample::new(Qr {}, vec![SampleIn::Dominant(dims(&d), (low * by, high * by), 0)])
+        };
+        // Squares of these are no numbers of float32.
+        let huge = [[2, 9, 5], [1, 70, 33]].map(|d| of(d, RANGE, 1e30));
+        TALL.into_iter().map(|d| of(d, RANGE, 1.0)).chain(huge).collect()
     }
 
     fn random(stream: &mut Stream) -> Option<Sample> {

@@ -239,12 +239,18 @@ pub(super) fn lu(
 }
 
 pub(super) fn qr_module() -> Source {
-    let text = || format!("#define BLOCK {}\n#define CHUNK {K_CHUNK}\n{QR_CU}", qr::BLOCK);
+    let text = || {
+        let mut text = format!("#define BLOCK {}\n#define CHUNK {K_CHUNK}\n", qr::BLOCK);
+        for (name, x) in [("LARGE", qr::LARGE), ("SMALL", qr::SMALL), ("DOWN", qr::DOWN), ("UP", qr::UP)] {
+            text += &format!("#define {name} __uint_as_float({:#x}u)\n", x.to_bits());
+        }
+        text + QR_CU
+    };
     crate::module("qr".into(), text)
 }
 
 /// Writes `R`, `Q`, `V` and `tau` of dense matrices `a` of sizes (batch, m, n), one after another, to `out`; `gram` has room for
-/// the products of the reflections of each block.
+/// the products of the reflections of each block, and for a factor of each column.
 pub(super) fn qr(cuda: &Arc<Cuda>, a: u64, out: u64, gram: u64, sizes: [usize; 3]) -> Result<()> {
     let [batch, m, n] = sizes;
     if batch * n == 0 {
@@ -266,8 +272,12 @@ pub(super) fn qr(cuda: &Arc<Cuda>, a: u64, out: u64, gram: u64, sizes: [usize; 3
         args.i32(i32::from(transposed));
         cuda.launch(apply, [(n - first).div_ceil(qr::BLOCK) as u32, 1, z], 256, 0, &args)
     };
+    let scales = gram + 4 * (batch * blocks * qr::BLOCK * qr::BLOCK) as u64;
     let mut args = Args::new();
-    args.ptr(a).ptr(h).u64((batch * m * n) as u64);
+    args.ptr(a).ptr(scales).u64(m as u64).u64(n as u64).u64(batch as u64);
+    cuda.launch(cuda.kernel(&name, source, "qr_scales")?, [blocks as u32, 1, z], 1024, 0, &args)?;
+    let mut args = Args::new();
+    args.ptr(a).ptr(h).ptr(scales).u64((m * n) as u64).u64(n as u64).u64((batch * m * n) as u64);
     cuda.launch(cuda.kernel(&name, source, "qr_start")?, grid(cuda, batch * m * n), 256, 0, &args)?;
     let panel = cuda.kernel(&name, source, "qr_panel")?;
     for from in (0..n).step_by(qr::BLOCK) {
@@ -278,7 +288,7 @@ pub(super) fn qr(cuda: &Arc<Cuda>, a: u64, out: u64, gram: u64, sizes: [usize; 3
         apply(from, h, from + qr::BLOCK, true)?;
     }
     let mut args = Args::new();
-    args.ptr(h).ptr(out).ptr(q).u64(m as u64).u64(n as u64).u64(batch as u64);
+    args.ptr(h).ptr(out).ptr(q).ptr(scales).u64(m as u64).u64(n as u64).u64(batch as u64);
     cuda.launch(cuda.kernel(&name, source, "qr_split")?, grid(cuda, batch * m * n), 256, 0, &args)?;
     for from in (0..n).step_by(qr::BLOCK).rev() {
         apply(from, q, from, false)?;

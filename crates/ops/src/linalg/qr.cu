@@ -1,6 +1,7 @@
 // Orthogonal factors of batches of tall matrices (m, n) by reflections. Legend of what is defined before this text:
 //   BLOCK  columns of a block, the lanes of a warp
 //   CHUNK  rows of a chunk of a sum
+//   LARGE, SMALL, DOWN, UP  columns with an element of LARGE are multiplied by DOWN, those of elements below SMALL by UP
 //
 // In `h` the reflections of a block lie below the diagonal, which has ones that are not stored. All sums over rows are FMA
 // chains of CHUNK rows, which are added in order. blockIdx.z goes round the batch.
@@ -156,19 +157,46 @@ qr_apply(const float* h, const float* __restrict__ tau, const float* __restrict_
     }
 }
 
-// Copies words.
+// Finds what each column is multiplied by.
+//
+// Thread mapping: a block has 32 columns, a lane each, and warps have rows.
+extern "C" __global__ void __launch_bounds__(1024)
+qr_scales(const float* __restrict__ a, float* __restrict__ scales, u64 m, u64 n, u64 batch) {
+    __shared__ float part[BLOCK][BLOCK];
+    const unsigned lane = threadIdx.x % BLOCK, warp = threadIdx.x / BLOCK;
+    const u64 column = (u64)blockIdx.x * BLOCK + lane;
+    for (u64 b = blockIdx.z; b < batch; b += gridDim.z) {
+        float largest = 0.0f;
+        if (column < n) {
+            for (u64 i = warp; i < m; i += BLOCK) largest = fmaxf(largest, fabsf(a[(b * m + i) * n + column]));
+        }
+        part[warp][lane] = largest;
+        __syncthreads();
+        if (warp == 0 && column < n) {
+            for (unsigned k = 1; k < BLOCK; ++k) largest = fmaxf(largest, part[k][lane]);
+            scales[b * n + column] = largest >= LARGE ? DOWN : largest < SMALL ? UP : 1.0f;
+        }
+        __syncthreads();
+    }
+}
+
+// Copies matrices, multiplied column by column.
 extern "C" __global__ void __launch_bounds__(256)
-qr_start(const float* __restrict__ from, float* __restrict__ to, u64 words) {
-    for (u64 i = blockIdx.x * 256ull + threadIdx.x; i < words; i += gridDim.x * 256ull) to[i] = from[i];
+qr_start(const float* __restrict__ from, float* __restrict__ to, const float* __restrict__ scales, u64 matrix, u64 n,
+         u64 words) {
+    for (u64 i = blockIdx.x * 256ull + threadIdx.x; i < words; i += gridDim.x * 256ull) {
+        to[i] = __fmul_rn(from[i], scales[i / matrix * n + i % n]);
+    }
 }
 
 // Takes R out of h, which keeps the reflections with ones and zeros; q becomes the first columns of the identity.
 extern "C" __global__ void __launch_bounds__(256)
-qr_split(float* __restrict__ h, float* __restrict__ r, float* __restrict__ q, u64 m, u64 n, u64 batch) {
+qr_split(float* __restrict__ h, float* __restrict__ r, float* __restrict__ q, const float* __restrict__ scales, u64 m,
+         u64 n, u64 batch) {
     for (u64 at = blockIdx.x * 256ull + threadIdx.x; at < batch * m * n; at += gridDim.x * 256ull) {
         const u64 j = at % n, i = at / n % m, b = at / n / m;
         const float x = h[at];
-        if (i < n) r[(b * n + i) * n + j] = i <= j ? x : 0.0f;
+        if (i < n) r[(b * n + i) * n + j] = i <= j ? __fdiv_rn(x, scales[b * n + j]) : 0.0f;
         if (i <= j) h[at] = i == j ? 1.0f : 0.0f;
         q[at] = i == j ? 1.0f : 0.0f;
     }

@@ -19,10 +19,20 @@ use dittograd_numerics::tensor::Tensor;
 /// Columns of a block: those of a panel.
 pub(super) const BLOCK: usize = LANES;
 
+/// Columns with an element of this size are multiplied by [`DOWN`] before they are factored, so that no sum of squares overflows.
+pub(super) const LARGE: f32 = 281_474_976_710_656.0; // 2^48
+/// Columns of smaller elements only are multiplied by [`UP`], so that no sum of squares underflows.
+pub(super) const SMALL: f32 = 1.0 / LARGE;
+pub(super) const DOWN: f32 = 1.0 / 1_208_925_819_614_629_174_706_176.0; // 2^-80
+pub(super) const UP: f32 = 1_267_650_600_228_229_401_496_703_205_376.0; // 2^100
+
 /// `A = Q R` for matrices (batch, m, n) with `m >= n`. The value is one axis: `R` (batch, n, n), zeros below the diagonal; `Q`
 /// (batch, m, n), whose columns are orthogonal; then the reflections that `Q` is the product of, `V` (batch, m, n) with ones on
 /// the diagonal and zeros above it, and `tau` (batch, n). Reflection `j` is `I - tau[j] v vᵀ` with column `j` of `V` as `v`.
 /// There are no gradients by `V` and `tau`.
+///
+/// A column with a magnitude of 2^48 or more is first multiplied by 2^-80, one with all magnitudes below 2^-48 by 2^100; at the end its
+/// column of `R` is divided by that. Nothing else depends on it, as a reflection does not depend on the size of its column.
 ///
 /// Columns are in blocks of 32, and all sums over rows are dot products by C4. Column `j` of a block has
 /// `s = Σ x[i]²` below the diagonal element `a`. If `s` is 0, `tau` is 0. Else the diagonal of `R` is
@@ -62,9 +72,14 @@ impl Sizes {
         self.rows() * self.blocks() * BLOCK
     }
 
-    /// Words of one matrix: panels, reflections, and their products.
+    /// Words of the products of the reflections of all blocks.
+    fn grams(self) -> usize {
+        self.blocks() * BLOCK * BLOCK
+    }
+
+    /// Words of one matrix: panels, reflections, their products, and a factor for each column.
     fn words(self) -> usize {
-        2 * self.square() + self.blocks() * BLOCK * BLOCK
+        2 * self.square() + self.grams() + self.blocks() * BLOCK
     }
 
     /// Reflections of a block.
@@ -189,17 +204,35 @@ fn factor(simd: Simd, v: &mut [f32], rows: usize, tau: &mut [f32]) {
     }
 }
 
+/// What a column is multiplied by, by its largest magnitude.
+fn scale_of(largest: f32) -> f32 {
+    match largest {
+        LARGE.. => DOWN,
+        _ if largest < SMALL => UP,
+        _ => 1.0,
+    }
+}
+
 /// Both factors of one matrix.
 fn whole(pool: &Pool, simd: Simd, sizes: Sizes, a: &[f32], all: &mut [f32], outs: [&mut [f32]; 4]) {
     let (Sizes { m, n }, panel) = (sizes, sizes.panel());
     let (all, rest) = all.split_at_mut(sizes.square());
-    let (vs, grams) = rest.split_at_mut(sizes.square());
+    let (vs, rest) = rest.split_at_mut(sizes.square());
+    let (grams, scales) = rest.split_at_mut(sizes.grams());
     let [r, q, v_out, tau] = outs;
+    let scales = &mut scales[..n];
+    scales.fill(0.0);
+    for row in a.chunks_exact(n) {
+        scales.iter_mut().zip(row).for_each(|(largest, x)| *largest = largest.max(x.abs()));
+    }
+    scales.iter_mut().for_each(|x| *x = scale_of(*x));
+    let scales = &*scales;
     pool.chunks_mut(all, panel, |p, panel| {
         panel.fill(0.0);
-        let width = sizes.width(p);
+        let (from, width) = (p * BLOCK, sizes.width(p));
         for (row, a) in panel.chunks_exact_mut(BLOCK).zip(a.chunks_exact(n)) {
-            row[..width].copy_from_slice(&a[p * BLOCK..][..width]);
+            let scaled = a[from..].iter().zip(&scales[from..]).map(|(x, scale)| x * scale);
+            row[..width].iter_mut().zip(scaled).for_each(|(to, x)| *to = x);
         }
     });
     for b in 0..sizes.blocks() {
@@ -232,6 +265,7 @@ fn whole(pool: &Pool, simd: Simd, sizes: Sizes, a: &[f32], all: &mut [f32], outs
     };
     for (i, row) in r.chunks_exact_mut(n).enumerate() {
         copy(all, i, row);
+        row.iter_mut().zip(scales).for_each(|(x, scale)| *x /= scale);
         row[..i].fill(0.0);
     }
     let (vs, grams, tau) = (&*vs, &*grams, &*tau);
@@ -289,7 +323,7 @@ impl Op for Qr {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         match self.of(ins) {
-            Ok([batch, _, n]) if device.is_cuda() => batch * n.div_ceil(BLOCK) * BLOCK * BLOCK,
+            Ok([batch, m, n]) if device.is_cuda() => batch * (Sizes { m, n }.grams() + n),
             Ok([batch, m, n]) => batch.div_ceil(together(m * n)) * Sizes { m, n }.words(),
             Err(_) => 0,
         }
