@@ -26,6 +26,9 @@ const SIZES: [[usize; 2]; 15] = [
     [2, 0],
 ];
 
+/// A matrix of several blocks on the CPU, and more rows than are subtracted at a time.
+const SEVERAL_BLOCKS: [usize; 2] = [1, 290];
+
 /// Sizes that random matrices are drawn from.
 const EDGES: [usize; 12] = [1, 3, 7, 8, 16, 17, 31, 32, 33, 64, 65, 129];
 
@@ -42,7 +45,7 @@ impl Cases for Cholesky {
             let ins = vec![SampleIn::Dominant(dims(&[batch, n, n]), RANGE, 0)];
             [i % 2 == 0, i % 2 == 1].map(|upper| Sample::new(Cholesky { upper }, ins.clone()))
         };
-        SIZES.into_iter().enumerate().flat_map(one).collect()
+        SIZES.into_iter().chain([SEVERAL_BLOCKS]).enumerate().flat_map(one).collect()
     }
 
     fn random(stream: &mut Stream) -> Option<Sample> {
@@ -96,7 +99,10 @@ impl Cases for TriangularSolve {
             let [upper, ta, unit, right] = [1, 2, 4, 8].map(|bit| kind & bit != 0);
             all.push(system(TriangularSolve { upper, ta, unit, right }, 2, 4, 3));
         }
-        all.push(system(TriangularSolve { upper: false, ta: false, unit: false, right: false }, 2, 3, 0));
+        let plain = TriangularSolve { upper: false, ta: false, unit: false, right: false };
+        all.push(system(plain, 2, 3, 0));
+        let [batch, n] = SEVERAL_BLOCKS;
+        all.push(system(plain, batch, n, 40));
         all
     }
 
@@ -149,7 +155,13 @@ impl Cases for Lu {
             Sample::new(Lu {}, vec![SampleIn::Dominant(dims(&[batch, n, n]), RANGE, i * 3)])
         };
         let oblong = |d: [usize; 3]| Sample::new(Lu {}, vec![SampleIn::Dominant(dims(&d), RANGE, 0)]);
-        SIZES.into_iter().enumerate().map(square).chain(OBLONG.into_iter().map(oblong)).collect()
+        SIZES
+            .into_iter()
+            .chain([SEVERAL_BLOCKS])
+            .enumerate()
+            .map(square)
+            .chain(OBLONG.into_iter().map(oblong))
+            .collect()
     }
 
     fn random(stream: &mut Stream) -> Option<Sample> {

@@ -139,6 +139,25 @@ fn products(simd: Simd, v: &[f32], x: &[f32]) -> Square {
     all
 }
 
+simd_fn! {
+    /// Makes the dot products of reflections the factors that these are subtracted with, negated: `t[q] = tau[q] s` with
+    /// `s = fma(-G[p, q], t[p], s)` for the `p` before `q`.
+    fn chain(simd, gram: &[f32], tau: &[f32], transposed: bool, t: &mut Square) {
+        let width = tau.len();
+        let index = |step: usize| if transposed { step } else { width - 1 - step };
+        for q in (0..width).map(index) {
+            let mut s = t[q];
+            for p in (0..width).map(index).take_while(|&p| p != q) {
+                let g = gram[p * BLOCK + q];
+                for l in 0..BLOCK {
+                    s[l] = g.mul_add(t[p][l], s[l]);
+                }
+            }
+            t[q] = s.map(|s| -(tau[q] * s));
+        }
+    }
+}
+
 /// Reflections of a block with their products `G` and factors.
 struct Block<'a> {
     simd: Simd,
@@ -152,17 +171,7 @@ impl Block<'_> {
     fn apply(&self, panel: &mut [f32], transposed: bool) {
         let width = self.tau.len();
         let mut t = products(self.simd, self.v, panel);
-        for step in 0..width {
-            let index = |step: usize| if transposed { step } else { width - 1 - step };
-            let q = index(step);
-            let mut s = t[q];
-            for p in (0..step).map(index) {
-                let g = -self.gram[p * BLOCK + q];
-                s.iter_mut().zip(t[p]).for_each(|(s, t)| *s = g.mul_add(t, *s));
-            }
-            t[q] = s.map(|s| self.tau[q] * s);
-        }
-        t.as_flattened_mut().iter_mut().for_each(|t| *t = -*t);
+        chain(self.simd, self.gram, self.tau, transposed, &mut t);
         add_products(
             self.simd,
             Factors { all: self.v, row: BLOCK, term: 1 },

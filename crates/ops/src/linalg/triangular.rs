@@ -4,7 +4,7 @@ use super::cuda::{self, Matrix};
 use super::panels::{self, BLOCK, LANES, ROWS, together};
 use super::{product, square, triangle};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, floats, mismatch};
-use dittograd_device::cpu::simd::Simd;
+use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};
@@ -68,11 +68,25 @@ impl System {
 
     /// Packs the equations from step `from` on as a group.
     fn load(&self, a: &[f32], from: usize, group: &mut [f32]) {
-        let count = ROWS.min(self.n - from);
+        let (count, n) = (ROWS.min(self.n - from), self.n);
         let (known, square) = group.split_at_mut(from * ROWS);
-        for (k, to) in known.chunks_exact_mut(ROWS).enumerate() {
-            to.fill(0.0);
-            (0..count).for_each(|r| to[r] = -a[self.coefficient(from + r, k)]);
+        let (known, _) = known.as_chunks_mut::<ROWS>();
+        if count < ROWS {
+            known.fill([0.0; ROWS]);
+        }
+        if self.transposed {
+            for (k, to) in known.iter_mut().enumerate() {
+                let a = &a[self.unknown(k) * n..][..n];
+                (0..count).for_each(|r| to[r] = -a[self.unknown(from + r)]);
+            }
+        } else {
+            for r in 0..count {
+                let a = &a[self.unknown(from + r) * n..][..n];
+                match self.backward {
+                    true => known.iter_mut().zip(a.iter().rev()).for_each(|(to, a)| to[r] = -a),
+                    false => known.iter_mut().zip(a).for_each(|(to, a)| to[r] = -a),
+                }
+            }
         }
         for (k, to) in square.chunks_exact_mut(ROWS).enumerate().take(ROWS) {
             to.fill(0.0);
@@ -84,7 +98,9 @@ impl System {
     /// Copies the right-hand sides from `column` on to a panel, square by square.
     fn load_values(&self, b: &[f32], column: usize, panel: &mut [f32]) {
         let width = LANES.min(self.m - column);
-        panel.fill(0.0);
+        if width < LANES || self.n < self.padded() {
+            panel.fill(0.0);
+        }
         for first in (0..self.n).step_by(LANES) {
             let steps = first..self.n.min(first + LANES);
             if self.right {
@@ -126,14 +142,22 @@ impl System {
         [self.padded() * self.padded(), self.padded() * LANES]
     }
 
-    /// The words of the workspace of one system.
+    /// The words of the workspace of one system. One right-hand side needs no panel.
     fn workspace(&self) -> usize {
+        if self.m == 1 {
+            return self.n;
+        }
         let [equations, panel] = self.words();
         equations + self.m.div_ceil(LANES) * panel
     }
 
     /// Solves one system.
     fn whole(&self, pool: &Pool, simd: Simd, [a, b]: [&[f32]; 2], workspace: &mut [f32], out: &mut [f32]) {
+        if self.m == 1 {
+            workspace.iter_mut().enumerate().for_each(|(i, x)| *x = b[self.unknown(i)]);
+            single(simd, self, a, workspace);
+            return workspace.iter().enumerate().for_each(|(i, x)| out[self.unknown(i)] = *x);
+        }
         let (group, [equations, panel]) = (self.padded() * ROWS, self.words());
         let (equations, panels) = workspace.split_at_mut(equations);
         let each = (4 * 1024 / group).max(1);
@@ -173,6 +197,54 @@ impl System {
         run.pool.pairs_mut((run.out, per * values), (run.workspace, words), |task, out, workspace| {
             each(Pool::alone(), task * per, workspace, out);
         });
+    }
+}
+
+simd_fn! {
+    /// Solves for one right-hand side, in the order of steps.
+    fn single(simd, system: &System, a: &[f32], x: &mut [f32]) {
+        let &System { n, transposed, backward, unit, .. } = system;
+        for from in (0..n).step_by(ROWS) {
+            let count = ROWS.min(n - from);
+            let (known, rest) = x.split_at_mut(from);
+            let mut sums = [0.0; ROWS];
+            sums[..count].copy_from_slice(&rest[..count]);
+            if count < ROWS {
+                for (k, x) in known.iter().enumerate() {
+                    for r in 0..count {
+                        sums[r] = (-a[system.coefficient(from + r, k)]).mul_add(*x, sums[r]);
+                    }
+                }
+            } else if transposed {
+                let first = if backward { n - from - ROWS } else { from };
+                for (k, x) in known.iter().enumerate() {
+                    let a = &a[system.unknown(k) * n + first..][..ROWS];
+                    for r in 0..ROWS {
+                        sums[r] = (-a[if backward { ROWS - 1 - r } else { r }]).mul_add(*x, sums[r]);
+                    }
+                }
+            } else {
+                let mut lines = [a; ROWS];
+                for (r, line) in lines.iter_mut().enumerate() {
+                    *line = &a[system.unknown(from + r) * n + if backward { n - from } else { 0 }..][..from];
+                }
+                for (k, x) in known.iter().enumerate() {
+                    let k = if backward { from - 1 - k } else { k };
+                    for r in 0..ROWS {
+                        sums[r] = (-lines[r][k]).mul_add(*x, sums[r]);
+                    }
+                }
+            }
+            for r in 0..count {
+                for k in 0..r {
+                    sums[r] = (-a[system.coefficient(from + r, from + k)]).mul_add(sums[k], sums[r]);
+                }
+                if !unit {
+                    sums[r] /= a[system.coefficient(from + r, from + r)];
+                }
+            }
+            rest[..count].copy_from_slice(&sums[..count]);
+        }
     }
 }
 
