@@ -12,6 +12,7 @@ Functions have the names, arguments and defaults of PyTorch's; most are methods 
 import functools
 
 from . import _native
+from ._native import NUMERICS_VERSION, __version__  # noqa: F401
 from ._native import Device, Function, Graph, Param, Params, Session, Tensor, TrainStep
 
 

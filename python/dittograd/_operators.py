@@ -85,3 +85,22 @@ def _polygamma(self, n):
 # Names of types in Python are methods only.
 Tensor.float, Tensor.long, Tensor.int, Tensor.bool = _float, _long, _long, _bool
 Tensor.contiguous, Tensor.where, Tensor.polygamma = _contiguous, _where, _polygamma
+
+
+def _array(self, dtype=None, copy=None):
+    """The tensor as a NumPy array, which is a copy."""
+    if copy is False:
+        raise ValueError("values of a session cannot be changed, so an array of them is a copy")
+    array = self.numpy()
+    return array if dtype is None else array.astype(dtype)
+
+
+def _dlpack(self, **options):
+    """The tensor for other libraries, as `torch.from_dlpack` reads it: a copy in host memory."""
+    options.pop("copy", None)
+    return self.numpy().__dlpack__(**options)
+
+
+Tensor.__array__ = _array
+Tensor.__dlpack__ = _dlpack
+Tensor.__dlpack_device__ = lambda self: (1, 0)

@@ -18,6 +18,14 @@ use pyo3::prelude::*;
 
 #[pymodule]
 mod _native {
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+        module.add("NUMERICS_VERSION", dittograd::numerics::NUMERICS_VERSION)
+    }
+
     // Functions of `torch`.
     #[pymodule_export]
     use crate::functions::creation::creation;

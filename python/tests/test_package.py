@@ -109,3 +109,28 @@ def test_every_function_has_a_description():
         if not name.startswith("_") and callable(function) and not function.__doc__
     ]
     assert not missing
+
+
+def test_other_libraries_read_tensors(session):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    ours = session.tensor(x)
+    for read in (np.asarray, np.from_dlpack):
+        np.testing.assert_array_equal(read(ours), x)
+    assert np.asarray(ours, dtype="float64").dtype == "float64"
+    with pytest.raises(ValueError, match="is a copy"):
+        np.array(ours, copy=False)
+    # One number, no elements, elements that do not lie side by side.
+    assert session.tensor(np.float64(2.5)).numpy().shape == ()
+    assert session.tensor(np.zeros((0, 4))).numpy().shape == (0, 4)
+    np.testing.assert_array_equal(session.tensor(x.T).numpy(), x.T)
+    np.testing.assert_array_equal(session.tensor(x[:, ::2]).numpy(), x[:, ::2])
+
+
+def test_constants_and_tracked_values(session):
+    assert session.constant([True, False]).dtype == "bool"
+    assert session.constant([1, 2]).dtype == "uint32"
+    x = session.tensor([2.0, 3.0])
+    assert not x.requires_grad
+    y = x.tracked()
+    (gradient,) = (y * y).sum().grad([y])
+    assert gradient.numpy().tolist() == [4.0, 6.0]

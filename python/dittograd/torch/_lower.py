@@ -2,6 +2,7 @@
 
 import operator
 
+import dittograd as dg
 import torch
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Node, map_arg
@@ -16,6 +17,16 @@ _FILLED = {
     "aten.empty": 0, "aten.empty_like": 0, "aten.empty_strided": 0, "aten.empty_permuted": 0, "aten.new_empty": 0,
     "aten.new_empty_strided": 0, "aten.zeros_like": 0, "aten.new_zeros": 0, "aten.ones_like": 1, "aten.new_ones": 1,
 }  # fmt: skip
+
+# What PyTorch computes with the same bits everywhere: it moves elements, or rounds once.
+_EXACT = set(
+    """
+    view _unsafe_view reshape flatten squeeze unsqueeze expand permute transpose t slice select narrow pad constant_pad_nd cat stack split
+    split_with_sizes chunk unbind clone alias contiguous detach _to_copy lift_fresh_copy to where masked_fill index index_select gather flip
+    roll repeat tril triu diagonal add sub mul div neg abs maximum minimum clamp sign floor ceil round trunc reciprocal sqrt relu full_like
+    """.split()
+)
+
 
 class Lowered:
     """A program made from an exported one: call it with a session, values of parameters and buffers, and inputs.
@@ -297,8 +308,20 @@ def _constant(tensor):
 
 
 def _computed(node, args, kwargs):
+    """The value of a node whose arguments are all known.
+
+    PyTorch computes it, unless it rounds in an order of its own: sums and functions such as `sin` have other bits on other processors
+    there, so they are computed here.
+    """
     if "device" in kwargs and kwargs["device"] is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
+    val, found = node.meta.get("val"), TABLE.get(_name(node))
+    rounds = isinstance(val, torch.Tensor) and val.dtype == torch.float32 and _name(node).split(".")[1] not in _EXACT
+    if rounds and found is not None and any(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args):
+        call = Call(dg.Session("cpu", threads=1, inference=True), {}, node)
+        args = [call.tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
+        kwargs = {name: call.tensor(a) if isinstance(a, torch.Tensor) else a for name, a in kwargs.items()}
+        return torch.from_numpy(found.run(call, *args, **kwargs).numpy())
     with torch.no_grad():
         return node.target(*args, **kwargs)
 
