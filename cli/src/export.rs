@@ -73,7 +73,7 @@ impl Traced {
             })?,
         };
         let shape = Shape::new(&[&[batch], &row[..]].concat())?;
-        let meta = if spec.model.writes() { Meta::u32(shape) } else { Meta::f32(shape) };
+        let meta = if spec.model.takes_tokens() { Meta::u32(shape) } else { Meta::f32(shape) };
         let graph = program(&device, net.module().eval().as_ref(), meta)?;
         Ok(Traced { file, checkpoint, spec, graph })
     }
@@ -84,7 +84,7 @@ impl Export {
     pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
         let Traced { file, checkpoint, spec, graph } =
             Traced::load(global, &self.model, self.batch, self.shape.as_deref())?;
-        let writes = spec.model.writes();
+        let writes = spec.model.takes_tokens();
         let [inputs, outputs] = spec.scales.parts();
         let about = About {
             name: spec.model.name(),

@@ -3,13 +3,16 @@
 use crate::{Answer, fail};
 use clap::ValueEnum;
 use dittograd::data::Dataset;
+use dittograd::device::DType;
+use dittograd::io::Checkpoint;
 use dittograd::nn::{
     Autoencoder, AutoencoderConfig, Cnn, CnnConfig, Fno1d, Fno1dConfig, Fno2d, Fno2dConfig, Gpt, GptConfig,
-    Mamba, MambaConfig, Mlp, MlpConfig, ResNet, ResNetConfig, Sampling, Vit, VitConfig,
+    Mamba, MambaConfig, Mlp, MlpConfig, Program, ResNet, ResNetConfig, Sampling, Vit, VitConfig,
 };
 use dittograd::prelude::*;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The most parameters of a model.
@@ -40,6 +43,12 @@ pub(crate) enum Model {
     Fno2d,
     /// Convolutions to a few numbers and back
     Autoencoder,
+    /// Programs in a file, which take numbers
+    #[value(skip)]
+    Program,
+    /// Programs in a file, which take tokens
+    #[value(skip)]
+    TokenProgram,
 }
 
 /// The task of a model, which decides the loss and the measures.
@@ -71,6 +80,7 @@ enum Writer {
 pub(crate) struct Net {
     module: Arc<dyn Forward>,
     writer: Option<Writer>,
+    program: Option<Program>,
 }
 
 /// Name of a choice as typed.
@@ -81,12 +91,23 @@ pub(crate) fn name(choice: &impl ValueEnum) -> String {
 impl Model {
     /// Its name as typed.
     pub(crate) fn name(self) -> String {
-        name(&self)
+        if self.is_program() { "program".into() } else { name(&self) }
     }
 
-    /// The default data set.
+    /// Whether it is given as programs.
+    pub(crate) fn is_program(self) -> bool {
+        matches!(self, Model::Program | Model::TokenProgram)
+    }
+
+    /// The model that a program is: by what it takes.
+    pub(crate) fn of_program(program: &Program) -> Model {
+        if program.input().dtype == DType::U32 { Model::TokenProgram } else { Model::Program }
+    }
+
+    /// The default data set; a program has none.
     pub(crate) fn data(self) -> &'static str {
         match self {
+            Model::Program | Model::TokenProgram => "",
             Model::Mlp => "spirals",
             Model::Cnn | Model::ResNet | Model::Vit | Model::Autoencoder => "digits",
             Model::Gpt | Model::Mamba => "additions",
@@ -95,9 +116,9 @@ impl Model {
         }
     }
 
-    /// Whether it generates text.
-    pub(crate) fn writes(self) -> bool {
-        matches!(self, Model::Gpt | Model::Mamba)
+    /// Whether it takes tokens.
+    pub(crate) fn takes_tokens(self) -> bool {
+        matches!(self, Model::Gpt | Model::Mamba | Model::TokenProgram)
     }
 
     /// The task on such data.
@@ -106,8 +127,9 @@ impl Model {
             Model::Gpt | Model::Mamba => Task::Text,
             Model::Fno1d | Model::Fno2d => Task::Field,
             Model::Autoencoder => Task::Itself,
-            Model::Mlp | Model::Cnn | Model::ResNet | Model::Vit if data.classes().is_some() => Task::Classes,
-            Model::Mlp | Model::Cnn | Model::ResNet | Model::Vit => Task::Numbers,
+            Model::TokenProgram if data.y().shape() == data.x().shape() => Task::Text,
+            _ if data.classes().is_some() => Task::Classes,
+            _ => Task::Numbers,
         }
     }
 
@@ -190,6 +212,7 @@ impl Model {
                 ("widths", Some("[16,32]"), "channels after each convolution, which halves the image"),
                 ("latent", Some("16"), "numbers that an image becomes"),
             ],
+            Model::Program | Model::TokenProgram => &[],
         }
     }
 
@@ -208,14 +231,17 @@ impl Model {
         let (x, y) = (data.x().shape(), data.y().shape());
         let tokens = matches!(data.x(), AnyTensor::Idx(_));
         let (what, rank) = match self {
-            _ if tokens != self.writes() => (if self.writes() { "tokens" } else { "numbers" }, None),
-            Model::Gpt | Model::Mamba => ("tokens (N, T)", Some(2)),
-            Model::Mlp => ("features (N, F)", Some(2)),
-            Model::Cnn | Model::ResNet | Model::Vit | Model::Autoencoder => ("images (N, C, H, W)", Some(4)),
-            Model::Fno1d => ("fields (N, X, C)", Some(3)),
-            Model::Fno2d => ("fields (N, Y, X, C)", Some(4)),
+            _ if tokens != self.takes_tokens() => {
+                return self.wants(if self.takes_tokens() { "tokens" } else { "numbers" }, &data);
+            }
+            Model::Program | Model::TokenProgram => ("rows", x.rank()),
+            Model::Gpt | Model::Mamba => ("tokens (N, T)", 2),
+            Model::Mlp => ("features (N, F)", 2),
+            Model::Cnn | Model::ResNet | Model::Vit | Model::Autoencoder => ("images (N, C, H, W)", 4),
+            Model::Fno1d => ("fields (N, X, C)", 3),
+            Model::Fno2d => ("fields (N, Y, X, C)", 4),
         };
-        if rank != Some(x.rank()) {
+        if rank != x.rank() {
             return self.wants(what, &data);
         }
         let targets = |what: &str| {
@@ -228,7 +254,7 @@ impl Model {
                 let column = Tensor::new(&[data.rows(), 1], data.y().num()?.data().to_vec())?;
                 Ok(data.with(data.x().clone(), column)?)
             }
-            Task::Numbers if y.rank() != 2 => {
+            Task::Numbers if y.rank() != 2 && !self.is_program() => {
                 targets("numbers of shape (N, K), such as y.reshape(len(y), -1)")
             }
             Task::Field if data.classes().is_some() => {
@@ -310,7 +336,7 @@ fn typed<T: for<'a> Deserialize<'a>>(model: Model, config: &Value) -> Answer<T> 
 impl Net {
     /// Builds the model, with parameters drawn from the seed of `params`.
     pub(crate) fn new(model: Model, params: &mut Params, config: &Value) -> Answer<Net> {
-        let plain = |module: Arc<dyn Forward>| Net { module, writer: None };
+        let plain = |module: Arc<dyn Forward>| Net { module, writer: None, program: None };
         Ok(match model {
             Model::Mlp => {
                 let config: MlpConfig = typed(model, config)?;
@@ -326,13 +352,25 @@ impl Net {
             }
             Model::Gpt => {
                 let gpt = Gpt::new(params, typed::<GptConfig>(model, config)?)?;
-                Net { module: Arc::new(gpt.clone()), writer: Some(Writer::Gpt(gpt)) }
+                Net { module: Arc::new(gpt.clone()), writer: Some(Writer::Gpt(gpt)), program: None }
             }
             Model::Mamba => {
                 let mamba = Mamba::new(params, typed::<MambaConfig>(model, config)?)?;
-                Net { module: Arc::new(mamba.clone()), writer: Some(Writer::Mamba(mamba)) }
+                Net { module: Arc::new(mamba.clone()), writer: Some(Writer::Mamba(mamba)), program: None }
             }
+            Model::Program | Model::TokenProgram => return fail("its programs are missing"),
         })
+    }
+
+    /// A model of the programs that a checkpoint holds, with its parameters.
+    pub(crate) fn of_programs(file: &Checkpoint, params: &mut Params) -> Answer<Net> {
+        let program = Program::of(file, params)?;
+        Ok(Net { module: Arc::new(program.clone()), writer: None, program: Some(program) })
+    }
+
+    /// What a checkpoint keeps of it, besides its parameters and settings.
+    pub(crate) fn texts(&self) -> Answer<BTreeMap<String, String>> {
+        Ok(self.program.as_ref().map(Program::texts).transpose()?.unwrap_or_default())
     }
 
     /// The module in training mode.
@@ -345,7 +383,7 @@ impl Net {
         match &self.writer {
             Some(Writer::Gpt(gpt)) => Ok(gpt.eval().generate(prompt, steps, sampling)?),
             Some(Writer::Mamba(mamba)) => Ok(mamba.generate(prompt, steps, sampling)?),
-            None => fail("only gpt and mamba write text"),
+            None => fail("--prompt is for gpt and mamba"),
         }
     }
 }

@@ -179,7 +179,7 @@ impl Inputs {
         if images::is_image(path) {
             return Inputs::images(vec![path.to_path_buf()], path, spec, busy);
         }
-        let tokens = spec.model.writes();
+        let tokens = spec.model.takes_tokens();
         let numbers = |t: AnyTensor| -> AnyTensor {
             match t {
                 AnyTensor::Idx(t) if !tokens => {
@@ -228,7 +228,10 @@ impl Inputs {
         if files.is_empty() {
             return fail(format!("{}: holds no PNG or JPEG files", path.display()));
         }
-        let takes = matches!(spec.model, Model::Cnn | Model::ResNet | Model::Vit | Model::Autoencoder);
+        let takes = match spec.model {
+            Model::Program => spec.config["channels"].is_u64(),
+            model => matches!(model, Model::Cnn | Model::ResNet | Model::Vit | Model::Autoencoder),
+        };
         if !takes {
             return fail(format!("{}: {} takes no images", path.display(), spec.model.name()));
         }

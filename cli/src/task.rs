@@ -135,7 +135,7 @@ impl Source {
         let is_made = built_in().split(", ").any(|name| name == self.name);
         let path = self.path.as_deref().unwrap_or(Path::new(&self.name));
         let is_text = !is_made && !path.is_dir() && path.extension().is_none_or(|e| e != "npz");
-        (model.writes() && is_text).then_some(path)
+        (model.takes_tokens() && is_text).then_some(path)
     }
 
     /// Creates the tokenizer: `bytes`, `bpe:SIZE` or a path.
@@ -177,7 +177,8 @@ impl Source {
             }
             Ok(data::split(&model.fit(data)?, part, seed)?)
         };
-        if self.grid.is_some() && !matches!(self.name.as_str(), "burgers" | "darcy") && !model.writes() {
+        if self.grid.is_some() && !matches!(self.name.as_str(), "burgers" | "darcy") && !model.takes_tokens()
+        {
             return fail(format!("--grid: {} has no grid", self.name));
         }
         if self.resize.is_some() && self.is_made() {
@@ -236,7 +237,7 @@ impl Source {
                 (train, Some(test)) => Ok((train, test)),
                 (all, None) => split(all, TRAIN_PART),
             },
-            _ if model.writes() => {
+            _ if model.takes_tokens() => {
                 let window = self.grid.unwrap_or(WINDOW);
                 let data = match &self.tokens {
                     Some(tokenizer) => data::text_with(path, tokenizer, window)?,
@@ -276,10 +277,12 @@ impl Source {
             }
         }
         let is_made = matches!(self.name.as_str(), "spirals" | "digits" | "burgers" | "additions");
+        // A program takes what it took where it was made.
+        let as_is = is_made || model.is_program();
         let mut scales = Scales::default();
         // Pictures are already in [0, 1].
         let is_picture = train.x().shape().rank() == 4 && self.name != "darcy";
-        if !is_made
+        if !as_is
             && !is_picture
             && let AnyTensor::Num(_) = train.x()
         {
@@ -287,7 +290,7 @@ impl Source {
             scales.x = Some(Kept::of(&scaling));
             (train, test) = (scaling.apply(&train)?, scaling.apply(&test)?);
         }
-        if !is_made && let AnyTensor::Num(_) = train.y() {
+        if !as_is && let AnyTensor::Num(_) = train.y() {
             let scaling = Scaling::of_tensor(train.y())?;
             // Relative errors of fields stay the same under scaling only if zero stays zero.
             let scaling = match model.task(&train) {

@@ -47,6 +47,12 @@ pub fn arrays(py: Python<'_>, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<Given
 }
 
 impl Graph {
+    /// The program, and the names of the parameters that its last results are assigned to.
+    pub fn parts(&self) -> (Native, Vec<String>) {
+        let Recorded { graph, assigned, .. } = &*self.recorded;
+        (graph.clone(), assigned.iter().map(|p| p.name().to_string()).collect())
+    }
+
     fn native(&self) -> &Native {
         &self.recorded.graph
     }

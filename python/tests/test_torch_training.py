@@ -2,6 +2,7 @@
 
 import copy
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -267,6 +268,36 @@ def test_graphs_without_python(tmp_path):
     everything.load(tmp_path / "weights.safetensors")
     function = dg.Graph.parse((tmp_path / "program.txt").read_text()).bind(everything).compile()
     np.testing.assert_array_equal(function(x.numpy())[0], module(x).numpy())
+
+
+def test_the_program_trains_an_exported_model(tmp_path):
+    """`dittograd train FILE` without Python; what it made is loaded back."""
+    program = shutil.which(os.environ.get("DITTOGRAD_PROGRAM", "dittograd"))
+    if program is None:
+        pytest.skip("the program dittograd is not there; name it by DITTOGRAD_PROGRAM")
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.1), nn.Linear(4 * 26 * 26, 10))
+    module = dt.load(model)
+    module.export(tmp_path / "model.safetensors", torch.zeros(8, 1, 28, 28))
+    assert module.training
+
+    def run(*words):
+        done = subprocess.run([program, *words], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    rng = np.random.default_rng(0)
+    x, y = rng.random((40, 1, 28, 28), dtype=np.float32), rng.integers(0, 10, 40)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    run("train", "model.safetensors", "--data", "data.npz", "--steps", "4", "--out", "run", "--device", "cpu")
+    module.params.load(tmp_path / "run" / "checkpoint.safetensors")
+    run("predict", "run", "--data", "data.npz", "--out", "y.npy", "--device", "cpu")
+    np.testing.assert_array_equal(np.load(tmp_path / "y.npy"), module.eval()(torch.from_numpy(x)).numpy())
+    assert not torch.equal(module.to_torch()[1].running_mean, torch.zeros(4))
+    run("export", "run")
+    assert b"Conv" in (tmp_path / "run" / "checkpoint.onnx").read_bytes()
+    with pytest.raises(ValueError, match="it needs a result for each row of the batch"):
+        dt.load(nn.Sequential(nn.Flatten(0))).export(tmp_path / "flat.safetensors", torch.zeros(8, 2))
 
 
 def test_mistakes_are_named():

@@ -55,7 +55,7 @@ pub(super) fn fit(
         Err(e) => return fail(format!("the settings cannot be written: {e}")),
     };
     let batches = Batches::new(data.train.clone(), spec.batch, spec.seed)?;
-    let (task, module) = (spec.task, net.module().clone());
+    let (task, module, texts) = (spec.task, net.module().clone(), net.texts()?);
     let mut trainer =
         Trainer::new(&params, spec.optimizer(), batches, |v| loss(task, module.as_ref(), v[0], v[1]))
             .steps(spec.steps)
@@ -66,6 +66,7 @@ pub(super) fn fit(
             .describe(|checkpoint| {
                 checkpoint.model = spec.model.name();
                 checkpoint.config = config.clone();
+                checkpoint.texts.extend(texts.clone());
                 if let Some(tokenizer) = &spec.data.tokens {
                     checkpoint.texts.insert(TOKENIZER.into(), tokenizer.to_json());
                 }

@@ -12,8 +12,9 @@ use crate::ranks::{Ranks, TIMEOUT};
 use crate::task::{self, Data, Scales, Source};
 use crate::{Answer, Fail, Global, fail};
 use clap::{Args, ValueEnum};
-use dittograd::data::Tokenizer;
+use dittograd::data::{Dataset, Tokenizer};
 use dittograd::io::{Checkpoint, atomic};
+use dittograd::nn::Program;
 use dittograd::prelude::*;
 use dittograd::train::{CHECKPOINT, End, Times, data_hash};
 use serde::{Deserialize, Serialize};
@@ -32,9 +33,10 @@ const MAX_TIMEOUT: u64 = 365 * 24 * 3600;
 /// --config and its defaults.
 #[derive(Args)]
 pub(crate) struct Train {
-    /// The model [with --resume: that of the checkpoint]
-    #[arg(value_enum)]
-    model: Option<Model>,
+    /// The model: mlp, cnn, resnet, vit, gpt, mamba, fno1d, fno2d or autoencoder; or a file with the programs of a model, as
+    /// `dittograd.torch` in Python writes it [with --resume: that of the checkpoint]
+    #[arg(value_parser = chosen, value_name = "MODEL|FILE")]
+    model: Option<Chosen>,
 
     /// Sizes of the hidden layers of an mlp [default: 64,64]
     #[arg(long, help_heading = "Model", value_delimiter = ',', value_parser = positive)]
@@ -137,6 +139,50 @@ pub(crate) struct Train {
     memory: Option<u64>,
 }
 
+/// A model as it is asked for.
+#[derive(Clone)]
+enum Chosen {
+    Named(Model),
+    /// A file with its programs.
+    File(PathBuf),
+}
+
+/// A model by its name, or a file.
+fn chosen(text: &str) -> Result<Chosen, String> {
+    if let Ok(model) = Model::from_str(text, false) {
+        return Ok(Chosen::Named(model));
+    }
+    if text.contains(['.', '/']) || Path::new(text).exists() {
+        return Ok(Chosen::File(PathBuf::from(text)));
+    }
+    let names: Vec<String> = Model::value_variants().iter().filter(|m| !m.is_program()).map(name).collect();
+    Err(format!("use {}, or a file with the programs of a model", names.join(", ")))
+}
+
+impl Chosen {
+    fn name(&self) -> String {
+        match self {
+            Chosen::Named(model) => model.name(),
+            Chosen::File(_) => Model::Program.name(),
+        }
+    }
+
+    /// The model, and the file of its programs.
+    fn open(&self) -> Answer<(Model, Option<(Checkpoint, Program)>)> {
+        match self {
+            Chosen::Named(model) => Ok((*model, None)),
+            Chosen::File(path) => {
+                let checkpoint = Checkpoint::load(checkpoint_file(path))?;
+                let mut params = Params::new(&Device::cpu()?, 0);
+                let at = path.display();
+                let program = Program::of(&checkpoint, &mut params)
+                    .or_else(|e| fail(format!("{at}: {}", e.without_location())))?;
+                Ok((Model::of_program(&program), Some((checkpoint, program))))
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
 pub(crate) enum Mode {
     Eager,
@@ -219,6 +265,22 @@ pub(crate) struct Spec {
     patience: Option<u64>,
     /// Where the initial parameters came from, if not from the seed.
     weights: Option<String>,
+    /// The checkpoint that has the programs of the model, if it is given by some.
+    #[serde(skip)]
+    program: Option<Arc<Checkpoint>>,
+}
+
+/// The settings of a model that is given as programs: shapes of what they take and give. Data and pictures look at some by these names.
+fn program_config(program: &Program) -> Value {
+    let (input, output) = (program.input().shape, program.output());
+    let (x, y) = (&input.dims()[1..], &output.dims()[1..]);
+    let mut config = json!({"rows": input.dims()[0], "input": x, "output": y});
+    match (x, y) {
+        ([features], [outputs]) => config["sizes"] = json!([features, outputs]),
+        ([channels, _, _], _) => config["channels"] = json!(channels),
+        _ => {}
+    }
+    config
 }
 
 /// Defaults of a model: steps, rows in a batch, learning rate and its schedule.
@@ -233,6 +295,7 @@ fn usual(model: Model) -> (u64, usize, f64, Curve) {
         Model::Fno1d => (3000, 16, 2e-3, Curve::OneCycle),
         Model::Fno2d => (1000, 16, 2e-3, Curve::OneCycle),
         Model::Autoencoder => (800, 64, 2e-3, Curve::OneCycle),
+        Model::Program | Model::TokenProgram => (1000, 1, 1e-3, Curve::OneCycle),
     }
 }
 
@@ -320,6 +383,13 @@ impl Spec {
             return fail(format!("there are {} names for {classes} classes", names.len()));
         }
         let Spec { batch, shards, .. } = self;
+        if let Some(rows) = self.config["rows"].as_u64().filter(|r| *r != (batch / shards.max(&1)) as u64) {
+            let most = rows as usize * shards;
+            return fail(format!(
+                "--batch {batch}: the program takes {rows} rows at a time; use --batch {most} with {shards} shards, or write the \
+                 program again for another batch"
+            ));
+        }
         if !batch.is_multiple_of(*shards) {
             return fail(format!("--shards {shards}: a batch of {batch} rows has no such equal parts"));
         }
@@ -358,7 +428,10 @@ impl Spec {
     /// The model with parameters from the seed, at most `most` of them, on a device.
     fn net(&self, device: &Device, most: usize) -> Answer<(Params, Net)> {
         let mut params = Params::new(device, self.seed).at_most(most);
-        let net = Net::new(self.model, &mut params, &self.config)?;
+        let net = match &self.program {
+            Some(file) => Net::of_programs(file, &mut params)?,
+            None => Net::new(self.model, &mut params, &self.config)?,
+        };
         Ok((params, net))
     }
 
@@ -384,6 +457,9 @@ impl Spec {
             (Some(_), Some(text)) => Some(Arc::new(Tokenizer::from_json(text)?)),
             (Some(_), None) => return fail(format!("{}: its tokenizer is missing", path.display())),
         };
+        if spec.model.is_program() {
+            spec.program = Some(Arc::new(Checkpoint { optimizer: None, ..checkpoint.clone() }));
+        }
         Ok(spec)
     }
 }
@@ -420,7 +496,7 @@ impl Train {
         };
         let has_tokens = run.data.tokenizer.clone().unwrap_or_else(|| "bytes".into());
         let all = [
-            ("model", self.model.map(|m| m.name()), text(&run.model.name())),
+            ("model", self.model.as_ref().map(Chosen::name), text(&run.model.name())),
             ("--hidden", self.hidden.as_deref().map(list), layers(&run.config["sizes"])),
             (
                 "--weights",
@@ -471,10 +547,23 @@ impl Train {
 
     /// A new run.
     fn anew(&self, busy: &Busy) -> Answer<Plan> {
-        let Some(model) = self.model else {
+        let Some(chosen) = &self.model else {
             return fail("train what? name a model, or a checkpoint with --resume (see train --help)");
         };
+        let (model, program) = chosen.open()?;
         let (steps, batch, lr, schedule) = usual(model);
+        if let (Some(_), None) = (&program, &self.data) {
+            return fail("--data is missing: a program has no data of its own");
+        }
+        let shards = self.shards.unwrap_or(1);
+        let (program, program_config) = match program {
+            Some((file, program)) => {
+                (Some(Arc::new(file)), Some((program_config(&program), program.input().shape)))
+            }
+            None => (None, None),
+        };
+        // A text for a program is cut to the length it takes.
+        let window = program_config.as_ref().filter(|_| model.takes_tokens()).map(|(_, input)| input.last());
         let seed = self.seed.unwrap_or(7);
         if self.hidden.is_some() && model != Model::Mlp {
             return fail(format!("--hidden is for mlp; use --config for {}", model.name()));
@@ -486,7 +575,7 @@ impl Train {
                 .map_or_else(|| model.data().into(), |d| d.to_string_lossy().into_owned()),
             path: self.data.clone(),
             samples: self.samples,
-            grid: self.grid,
+            grid: self.grid.or(window),
             targets: self.targets,
             resize: self.resize,
             seed,
@@ -499,9 +588,20 @@ impl Train {
         }
         let data = source.load(model, busy)?;
         let given = self.given_config()?;
-        let config = model.config(&data.train, self.hidden.as_deref().unwrap_or(&[64, 64]), &given)?;
         let rows = data.train.rows();
-        let batch = self.batch.unwrap_or(batch.min(rows));
+        let (config, batch) = match program_config {
+            Some((_, _)) if self.config.is_some() => {
+                return fail("--config is for the models of this program; a file has its sizes");
+            }
+            Some((config, input)) => {
+                check_rows(&data.train, input)?;
+                (config, self.batch.unwrap_or(input.dims()[0] * shards))
+            }
+            None => {
+                let hidden = self.hidden.as_deref().unwrap_or(&[64, 64]);
+                (model.config(&data.train, hidden, &given)?, self.batch.unwrap_or(batch.min(rows)))
+            }
+        };
         if batch > rows {
             return fail(format!("--batch {batch}: there are {rows} training rows"));
         }
@@ -516,7 +616,7 @@ impl Train {
             input: Some(data.train.x().shape().dims()[1..].to_vec()),
             steps,
             batch,
-            shards: self.shards.unwrap_or(1),
+            shards,
             optimizer: self.optimizer.unwrap_or(Rule::Adamw),
             lr: self.lr.unwrap_or(lr),
             schedule: self.schedule.unwrap_or(schedule),
@@ -527,6 +627,7 @@ impl Train {
             eval_every: self.eval_every.unwrap_or(steps.div_ceil(10)),
             patience: self.patience,
             weights: self.weights.as_ref().map(|w| w.to_string_lossy().into_owned()),
+            program,
         };
         spec.check()?;
         Ok(Plan { spec, data, from: None, folder: None })
@@ -731,6 +832,22 @@ impl Train {
         out.line(&format!("fingerprint {fingerprint}"))?;
         Ok(!is_cut)
     }
+}
+
+/// Errors unless the rows of the data are what a program takes.
+fn check_rows(data: &Dataset, input: Shape) -> Answer<()> {
+    let shape = data.x().shape();
+    let (has, takes) = (&shape.dims()[1..], &input.dims()[1..]);
+    if has == takes {
+        return Ok(());
+    }
+    let how = match takes {
+        [_, height, width] if has.len() == 3 => {
+            format!("use --resize {height}x{width}, or write the program for such rows")
+        }
+        _ => "write the program for such rows".into(),
+    };
+    fail(format!("{}: has rows of shape {has:?}, the program takes {takes:?}; {how}", data.name()))
 }
 
 /// The checkpoint that a path refers to: a file, or the one in a folder.

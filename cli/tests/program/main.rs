@@ -10,6 +10,7 @@ mod images;
 mod inspect;
 mod messages;
 mod program;
+mod programs;
 #[cfg(unix)]
 mod ranks;
 mod resume;

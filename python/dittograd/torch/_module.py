@@ -85,6 +85,22 @@ class Module:
         """The program for arguments of these shapes as a `Graph`, which can be saved as text and read by the program `dittograd`."""
         return self.program(args, kwargs).graph
 
+    def export(self, path, *args):
+        """Writes the model for the program `dittograd`: `dittograd train FILE --data …` trains it without Python, and `predict`, `export`
+        to ONNX, `graph` and `inspect` read what that writes.
+
+        It has one input, whose first axis is the batch, and one result for each row: the first, if the model returns several. The
+        batch that is trained has the size of the example.
+
+        args: an example of the input
+        """
+        was = self.training
+        try:
+            train, evaluate = (Program(self.train(mode), self.model, args, {}, results=1).graph for mode in (True, False))
+        finally:
+            self.train(was)
+        self.params.save_programs(path, train, evaluate, model=type(self.model).__name__)
+
     def state_dict(self):
         """Names and values of parameters and buffers, as of the PyTorch model."""
         state = {}
@@ -143,8 +159,8 @@ class Module:
 class Program:
     """A model for inputs of one set of shapes, in one mode, compiled."""
 
-    def __init__(self, module, model, args, kwargs):
-        self._module = module
+    def __init__(self, module, model, args, kwargs, *, results=None):
+        self._module, self._results = module, results
         self._lowered = Lowered(export(model, args, kwargs))
         arrays = self._lowered.arrays(*args, **kwargs)
         self.graph = dg.Graph.trace(self._record, *arrays, device=module.params.device, seed=module.seed)
@@ -155,7 +171,7 @@ class Program:
         self._counters = self._module.assign(session, updates)
         leaves, self._structure = pytree.tree_flatten(outputs)
         self._outputs = leaves
-        return [leaf for leaf in leaves if isinstance(leaf, dg.Tensor)]
+        return [leaf for leaf in leaves if isinstance(leaf, dg.Tensor)][: self._results]
 
     def __call__(self, args, kwargs):
         if self._function is None:
