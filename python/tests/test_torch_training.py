@@ -253,6 +253,51 @@ def test_a_checkpoint_goes_on(tmp_path):
     assert other.fingerprint() == step.fingerprint()
 
 
+def test_batches_are_tensors_arrays_or_named():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x, labels=None):
+            out = self.layer(x)
+            return out if labels is None else nn.functional.cross_entropy(out, labels)
+
+    torch.manual_seed(0)
+    first = Named()
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    prints = []
+    for batch in ({"x": x, "labels": y}, {"labels": y, "x": x}, {"x": x.numpy(), "labels": y.numpy()}):
+        model = copy.deepcopy(first)
+        step = dt.TrainStep(model, None, torch.optim.SGD(model.parameters(), lr=0.1))
+        for _ in range(2):
+            step(**batch)
+        prints.append(step.fingerprint())
+    assert prints[0] == prints[1] == prints[2]
+    np.testing.assert_array_equal(dt.load(first)(x.numpy()).numpy(), dt.load(first)(x).numpy())
+    # Other orders of names, one after the other, are the same batch.
+    model = copy.deepcopy(first)
+    step = dt.TrainStep(model, None, torch.optim.SGD(model.parameters(), lr=0.1))
+    step(x=x, labels=y)
+    step(labels=y, x=x)
+    assert step.fingerprint() == prints[0]
+
+
+def test_modes_with_inputs_alike_have_programs_of_their_own():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.9), nn.Linear(8, 2))
+    x, y = torch.randn(16, 3), torch.zeros(16, dtype=torch.int64)
+    step = dt.TrainStep(model, nn.CrossEntropyLoss(), torch.optim.SGD(model.parameters(), lr=0.0))
+    step(x, y)
+    step.module.eval()
+    step(x, y)
+    expected = nn.functional.cross_entropy(model(x), y).item()
+    assert abs(step.loss() - expected) < 1e-6
+    step.module.train()
+    step(x, y)
+    assert abs(step.loss() - expected) > 1e-3
+
+
 def test_graphs_without_python(tmp_path):
     """The program and the weights as files."""
     model, x, _ = small()
@@ -359,5 +404,37 @@ def test_compiled_models_fall_back():
 
     with pytest.warns(UserWarning, match="aten.linalg_svdvals.default"):
         assert torch.compile(Missing(), backend="dittograd")(torch.eye(3)).item() == 3.0
+
+    class Between(nn.Module):
+        """Layers around an operation of several results and one that changes its argument."""
+
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm, self.last = nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+        def forward(self, x):
+            hidden = self.norm(self.first(x).relu())
+            u, values, _ = torch.linalg.svd(hidden, full_matrices=False)
+            hidden = hidden * 1.0
+            hidden.mul_(values.sum())
+            return self.last(hidden), u.detach().abs()
+
+    torch.manual_seed(0)
+    model = Between()
+    ours = copy.deepcopy(model)
+    x, results = torch.randn(6, 4), []
+    for run in (model, torch.compile(ours, backend="dittograd")):
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            out, u = run(x)
+            out.square().sum().backward()
+        results.append((out, u))
+    said = [str(w.message) for w in seen if "dittograd" in str(w.message)]
+    assert len(said) == 1 and "these operations of the compiled model run in PyTorch" in said[0] and "linalg_svd" in said[0]
+    for a, b in zip([*results[0], *(p.grad for p in model.parameters())], [*results[1], *(p.grad for p in ours.parameters())]):
+        torch.testing.assert_close(a, b, rtol=2e-4, atol=2e-4)
+    torch.testing.assert_close(model.norm.running_var, ours.norm.running_var)
+    assert model.norm.num_batches_tracked == ours.norm.num_batches_tracked == 1
+
     with pytest.raises(Exception, match="has no option devise; it has device"):
         torch.compile(nn.Linear(2, 2), backend="dittograd", options={"devise": "cpu"})(torch.ones(1, 2))

@@ -1,14 +1,16 @@
 """`torch.compile(model, backend="dittograd")`."""
 
+import operator
 import warnings
 
 import dittograd as dg
 import torch
+from torch.fx.passes.split_module import split_module
 
 from ._errors import LoweringError
 from ._export import export
 from ._lower import Lowered
-from ._module import signature, tensor
+from ._module import Arguments, tensor
 
 # Where the next draws of random numbers begin, of all compiled functions together.
 _calls = 0
@@ -23,8 +25,8 @@ def backend(graph_module, example_inputs):
         model = torch.compile(model, backend="dittograd", options={"device": "cuda"})
 
     Each graph has one answer on every device. What PyTorch computes between graphs, and its optimizer, have PyTorch's answers:
-    `TrainStep` has one for the whole step. A graph with an operation that dittograd does not have runs in PyTorch, with a warning that
-    names it. Parameters are copied to dittograd at each call.
+    `TrainStep` has one for the whole step. An operation that dittograd does not have runs in PyTorch, with a warning that names it; what is
+    before and after it are programs of their own. Parameters are copied to dittograd at each call.
     """
     return _Compiled(graph_module, "cpu")
 
@@ -47,19 +49,71 @@ class _Compiled:
 
     def __call__(self, *inputs):
         grad = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-        key = (signature(inputs, {}), grad, tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs) if grad else None)
+        key = (Arguments(inputs, {}).key, grad, tuple(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs) if grad else None)
         if key not in self._programs:
             self._programs[key] = self._make(inputs, grad)
-        program = self._programs[key]
-        return self._module(*inputs) if program is None else program(inputs)
+        return self._programs[key](inputs)
 
     @torch._dynamo.disable
     def _make(self, inputs, grad):
         try:
             return _Program(self._module, inputs, grad, self._device)
         except LoweringError as error:
-            warnings.warn(f"a graph of the compiled model runs in PyTorch instead of dittograd: {error}", stacklevel=3)
-            return None
+            parts = _split(self._module, error, self._device)
+            which = "these operations of the" if parts else "a graph of the"
+            warnings.warn(f"{which} compiled model run in PyTorch instead of dittograd: {error}", stacklevel=3)
+            module = parts or self._module
+            return lambda inputs: module(*inputs)
+
+
+class _Part(torch.nn.Module):
+    """A part of a graph that dittograd computes."""
+
+    def __init__(self, module, device):
+        super().__init__()
+        output = module.graph.output_node()
+        self._is_one = isinstance(output.args[0], torch.fx.Node)
+        if self._is_one:
+            output.args = ((output.args[0],),)
+            module.recompile()
+        self._compiled = _Compiled(module, device)
+
+    def forward(self, *inputs):
+        results = self._compiled(*inputs)
+        return results[0] if self._is_one else results
+
+
+def _split(module, error, device):
+    """A graph cut before and after the operations that are missing here, or None if nothing would be left of it."""
+    missing = {_origin(problem.node) for problem in error.problems}
+    if not missing <= {node.name for node in module.graph.nodes}:
+        return None
+    part_of, parts = {}, []
+    for node in module.graph.nodes:
+        if node.op in ("placeholder", "get_attr", "output"):
+            continue
+        # An operation of several results stays together with those who take one.
+        of = node.args[0] if node.target is operator.getitem else node
+        in_torch = of.name in missing
+        if not parts or parts[-1] != in_torch:
+            parts.append(in_torch)
+        part_of[node] = len(parts) - 1
+    if all(parts):
+        return None
+    whole = split_module(module, module, part_of.__getitem__)
+    for i, in_torch in enumerate(parts):
+        if not in_torch:
+            name = f"submod_{i}"
+            setattr(whole, name, _Part(getattr(whole, name), device))
+    return whole
+
+
+def _origin(node):
+    """The name of the node of the captured graph that a node was made from."""
+    source = (getattr(node, "meta", {}).get("from_node") or [None])[-1]
+    while source is not None and source.from_node:
+        source = source.from_node[-1]
+    return getattr(source, "name", None)
 
 
 class _Program:

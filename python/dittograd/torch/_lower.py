@@ -54,6 +54,8 @@ class Lowered:
                 self._plan(node)
         self._signed = {node for node in self._inputs if are_labels(node)}
         self._classes = {node: self._classes_of(node) for node in self._signed}
+        self._in_spec, self._out_spec = program.call_spec
+        self._keywords = list(_kwargs_spec(self._in_spec))
         if self._problems:
             raise LoweringError(self._problems)
 
@@ -212,11 +214,7 @@ class Lowered:
 
     def tensors(self, *args, **kwargs):
         """The tensors among arguments, given as to the model. Errors if these do not fit the program."""
-        spec = self._program.call_spec.in_spec
-        names = list(_kwargs_spec(spec))
-        leaves, structure = pytree.tree_flatten((args, {name: kwargs[name] for name in names if name in kwargs}))
-        if structure != spec or set(kwargs) - set(names):
-            raise ValueError(f"the arguments differ from those of the example:\n{structure}\ninstead of\n{spec}")
+        leaves = self._leaves(args, kwargs)
         tensors, found = iter(self._inputs), []
         for leaf, given in zip(leaves, self._given):
             if hasattr(given, "value"):
@@ -226,14 +224,36 @@ class Lowered:
             node = next(tensors)
             if leaf.dtype.is_floating_point != node.meta["val"].dtype.is_floating_point:
                 raise TypeError(f"input `{node.name}` is {leaf.dtype}; the program was made for {node.meta['val'].dtype}")
-            if is_integer(leaf.dtype) and node not in self._signed and leaf.numel() and leaf.min() < 0:
+            found.append(leaf)
+        return self._checked(found)
+
+    def _leaves(self, args, kwargs):
+        leaves, structure = pytree.tree_flatten((args, {name: kwargs[name] for name in self._keywords if name in kwargs}))
+        if structure != self._in_spec or set(kwargs) - set(self._keywords):
+            raise ValueError(f"the arguments differ from those of the example:\n{structure}\ninstead of\n{self._in_spec}")
+        return leaves
+
+    def places(self, args, kwargs):
+        """Where the tensors of the program are among arguments, given as numbered leaves."""
+        leaves = self._leaves(args, kwargs)
+        return [leaf for leaf, given in zip(leaves, self._given) if not hasattr(given, "value")]
+
+    def arrays_of(self, tensors):
+        """Tensors of the types of the program's inputs, as NumPy arrays."""
+        return [to_array(x) for x in self._checked(tensors)]
+
+    def _checked(self, tensors):
+        """The tensors, whose integers are none that the program cannot take."""
+        for node, leaf in zip(self._inputs, tensors):
+            if not is_integer(leaf.dtype):
+                continue
+            if node not in self._signed and leaf.numel() and leaf.min() < 0:
                 raise ValueError(f"input `{node.name}` has negative integers; only labels of losses may have them")
             for classes, ignored in self._classes.get(node, ()):
-                wrong = leaf[((leaf < 0) | (leaf >= classes)) & (leaf != ignored)] if is_integer(leaf.dtype) else leaf[:0]
+                wrong = leaf[((leaf < 0) | (leaf >= classes)) & (leaf != ignored)]
                 if wrong.numel():
                     raise IndexError(f"input `{node.name}`: label {wrong[0]} is none of the {classes} classes from 0")
-            found.append(leaf)
-        return found
+        return tensors
 
     def __call__(self, session, values, inputs):
         """The model's outputs in its own structure, and new values of buffers: tensors by name, and for counters the step to add.
@@ -256,7 +276,7 @@ class Lowered:
             x = values_of.get(x, self._known.get(x)) if isinstance(x, Node) else x
             return call.tensor(x) if isinstance(x, torch.Tensor) else x
 
-        outputs = pytree.tree_unflatten([value(x) for x in self._results], self._program.call_spec.out_spec)
+        outputs = pytree.tree_unflatten([value(x) for x in self._results], self._out_spec)
         return outputs, {name: value(x) for name, x in self._updates.items()}
 
     def _bound(self, values, inputs):

@@ -1,6 +1,7 @@
 """PyTorch models that compute in dittograd."""
 
 import dittograd as dg
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -71,15 +72,18 @@ class Module:
 
     def __call__(self, *args, **kwargs):
         """The model's outputs, as tensors of PyTorch on the CPU. No gradient flows through them; `TrainStep` trains."""
-        return self.program(args, kwargs)(args, kwargs)
+        given = Arguments(args, kwargs)
+        return self._program(given)(given.leaves)
+
+    def _program(self, given):
+        key = (self.training, given.key)
+        if key not in self._programs:
+            self._programs[key] = Program(self, self.model, given)
+        return self._programs[key]
 
     def program(self, args=(), kwargs=None):
         """The program for arguments of these shapes."""
-        kwargs = kwargs or {}
-        key = (self.training, signature(args, kwargs))
-        if key not in self._programs:
-            self._programs[key] = Program(self, self.model, args, kwargs)
-        return self._programs[key]
+        return self._program(Arguments(args, kwargs or {}))
 
     def graph(self, *args, **kwargs):
         """The program for arguments of these shapes as a `Graph`, which can be saved as text and read by the program `dittograd`."""
@@ -96,7 +100,7 @@ class Module:
         """
         was = self.training
         try:
-            train, evaluate = (Program(self.train(mode), self.model, args, {}, results=1).graph for mode in (True, False))
+            train, evaluate = (Program(self.train(mode), self.model, Arguments(args, {}), results=1).graph for mode in (True, False))
         finally:
             self.train(was)
         self.params.save_programs(path, train, evaluate, model=type(self.model).__name__)
@@ -159,10 +163,11 @@ class Module:
 class Program:
     """A model for inputs of one set of shapes, in one mode, compiled."""
 
-    def __init__(self, module, model, args, kwargs, *, results=None):
+    def __init__(self, module, model, given, *, results=None):
         self._module, self._results = module, results
-        self._lowered = Lowered(export(model, args, kwargs))
-        arrays = self._lowered.arrays(*args, **kwargs)
+        self._lowered = Lowered(export(model, *given.arguments()))
+        self._places = given.places(self._lowered)
+        arrays = self._arrays(given.leaves)
         self.graph = dg.Graph.trace(self._record, *arrays, device=module.params.device, seed=module.seed)
         self._function = None
 
@@ -173,10 +178,13 @@ class Program:
         self._outputs = leaves
         return [leaf for leaf in leaves if isinstance(leaf, dg.Tensor)][: self._results]
 
-    def __call__(self, args, kwargs):
+    def _arrays(self, leaves):
+        return self._lowered.arrays_of([leaves[i] for i in self._places])
+
+    def __call__(self, leaves):
         if self._function is None:
             self._function = self.graph.compile()
-        results = iter(self._function(*self._lowered.arrays(*args, **kwargs)))
+        results = iter(self._function(*self._arrays(leaves)))
         self._module.count(self._counters)
         leaves = [tensor(next(results)) if isinstance(leaf, dg.Tensor) else leaf for leaf in self._outputs]
         return pytree.tree_unflatten(leaves, self._structure)
@@ -187,8 +195,27 @@ def tensor(array):
     return torch.from_numpy(array.astype("int64") if array.dtype.kind == "u" else array)
 
 
-def signature(args, kwargs):
-    """What a program is made for: shapes and types of tensors, and all other arguments."""
-    leaves, structure = pytree.tree_flatten((args, kwargs))
-    of = [(tuple(x.shape), x.dtype) if isinstance(x, torch.Tensor) else x for x in leaves]
-    return (tuple(of), structure)
+class Arguments:
+    """Arguments of a call: their leaves, and a key of what a program is made for, types and shapes of tensors and all other leaves."""
+
+    def __init__(self, args, kwargs):
+        self._structure = None
+        if not kwargs and all([isinstance(x, torch.Tensor) for x in args]):
+            self.leaves = args
+        else:
+            leaves, self._structure = pytree.tree_flatten((args, kwargs))
+            self.leaves = [torch.from_numpy(x) if isinstance(x, np.ndarray) else x for x in leaves]
+        kinds = [(x.shape, x.dtype) if isinstance(x, torch.Tensor) else x for x in self.leaves]
+        self.key = (tuple(kinds), self._structure)
+
+    def arguments(self):
+        """Positional and keyword arguments, with tensors in place of arrays."""
+        return self._with(self.leaves)
+
+    def places(self, lowered):
+        """Which leaves are the inputs of a program."""
+        args, kwargs = self._with(range(len(self.leaves)))
+        return lowered.places(args, kwargs)
+
+    def _with(self, leaves):
+        return (tuple(leaves), {}) if self._structure is None else pytree.tree_unflatten(list(leaves), self._structure)

@@ -1,11 +1,12 @@
 """Training steps of PyTorch models."""
 
 import dittograd as dg
+import numpy as np
 import torch
 
 from ._export import export
 from ._lower import Lowered
-from ._module import Module, signature
+from ._module import Arguments, Module
 
 # What else the settings of an optimizer may say: how PyTorch computes it.
 _MEANS = {"foreach", "fused", "capturable", "differentiable", "params", "lr", "weight_decay", "initial_lr", "decoupled_weight_decay"}
@@ -50,35 +51,40 @@ class TrainStep:
         self._loss = _WithLoss(self.module.model, loss)
         self._optimizer = optimizer
         self._clip = {"clip_norm": clip_norm, "clip_value": clip_value}
-        self._lowered = {}
+        self._variants = {}
         self._step = None
         self._groups = _groups(self.module, optimizer)
         _check(optimizer)
 
     def __call__(self, *args, **kwargs):
         """One step on a batch. On a GPU it does not wait; `loss` does."""
-        key = (self.module.training, signature(args, kwargs))
-        if key not in self._lowered:
-            self._lowered[key] = Lowered(export(self._loss, args, kwargs))
-        self._now = self._lowered[key]
-        if self._step is None:
-            self._step = self._make()
+        given = Arguments(args, kwargs)
+        now = self._choose(given)
         for i, group in enumerate(self._optimizer.param_groups):
             if float(group["lr"]) != self._rates[i]:
                 self._rates[i] = float(group["lr"])
                 self._step.set_group_lr(i, self._rates[i])
-        self._step.run(*self._now.arrays(*args, **kwargs))
-        self.module.count(self._counters[id(self._now)])
+        self._step.run(*now.arrays(given.leaves))
+        self.module.count(now.counters)
         # Schedulers warn of steps before the optimizer's own.
         self._optimizer._opt_called = True
 
+    def _choose(self, given):
+        """The variant of the program for these arguments."""
+        key = (self.module.training, given.key)
+        if key not in self._variants:
+            self._variants[key] = _Variant(self._loss, given, len(self._variants))
+        self._now = self._variants[key]
+        if self._step is None:
+            self._step = self._make()
+        return self._now
+
     def _make(self):
-        used = {name.removeprefix("model.") for name in self._now.used}
+        used = {name.removeprefix("model.") for name in self._now.lowered.used}
         trained = {name for names in self._groups for name in names}
         for name, param in self.module.params.items():
             param.trainable = param.trainable and name in trained and name in used
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
-        self._counters = {}
         return dg.TrainStep(self.module.params, self._ours(), self._record, seed=self.module.seed)
 
     def _ours(self):
@@ -96,10 +102,10 @@ class TrainStep:
         return getattr(dg.optim, name)(**first, groups=groups, **self._clip)
 
     def _record(self, session, *inputs):
-        lowered = self._now
+        lowered = self._now.lowered
         values = self.module.values(session, lowered, "model.")
-        loss, updates = lowered(session, values, list(inputs))
-        self._counters[id(lowered)] = self.module.assign(session, updates, "model.")
+        loss, updates = lowered(session, values, list(inputs[:-1]))
+        self._now.counters = self.module.assign(session, updates, "model.")
         return loss
 
     def loss(self):
@@ -123,15 +129,28 @@ class TrainStep:
         if self._step is None:
             if not args and not kwargs:
                 raise ValueError("before the first step the program is not made yet; give an example batch: step.load(path, x, y)")
-            key = (self.module.training, signature(args, kwargs))
-            self._now = self._lowered[key] = Lowered(export(self._loss, args, kwargs))
-            self._step = self._make()
+            self._choose(Arguments(args, kwargs))
         self._step.load(path)
+        # A checkpoint has the learning rates of its last step; those of the optimizer are set before the next one.
+        self._rates = [None] * len(self._rates)
 
     def _made(self):
         if self._step is None:
             raise RuntimeError("no step has been taken yet; call step(x, y) first")
         return self._step
+
+
+class _Variant:
+    """The step's program for one kind of arguments, in one mode of the model."""
+
+    def __init__(self, loss, given, number):
+        self.lowered = Lowered(export(loss, *given.arguments()))
+        self._places = given.places(self.lowered)
+        # One more input, without elements: it tells apart variants whose inputs have the same types and shapes.
+        self._mark = np.zeros((number, 0), "float32")
+
+    def arrays(self, leaves):
+        return [*self.lowered.arrays_of([leaves[i] for i in self._places]), self._mark]
 
 
 class _WithLoss(torch.nn.Module):

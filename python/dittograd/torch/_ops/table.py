@@ -120,6 +120,8 @@ def to_array(tensor):
     PyTorch's -100, it is none of the classes.
     """
     tensor = tensor.detach().cpu()
+    if tensor.dtype is torch.float32 and not tensor.is_neg():
+        return tensor.numpy()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     if tensor.is_floating_point():
