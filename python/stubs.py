@@ -1,144 +1,142 @@
-"""Writes the type stubs of the package, `dittograd/*.pyi`: what editors complete and type checkers read.
+"""Writes the type stubs of the native modules, `dittograd/*.pyi`: what editors complete and type checkers read.
 
     python -P stubs.py            # writes them
     python -P stubs.py --check    # fails if they are not what it would write
 
-Names, signatures, defaults and docstrings are those of the imported package. Types are those of the Rust functions in `src`, found by name.
-Functions that are written in Python have the types of the table `TYPES`.
+Names, parameters and docstrings are those of the imported package; types are those of the Rust functions in `src`, found by name. The
+tables have what Rust does not say. Modules that are written in Python have annotations instead of stubs.
 """
 
 import importlib
 import inspect
-import math
 import re
 import sys
 from pathlib import Path
+from textwrap import indent
 
 HERE = Path(__file__).resolve().parent
+QUOTES = '"""'
 
-MODULES = ["", "fft", "linalg", "masked", "nn.functional", "optim", "signal.windows", "special"]
 CLASSES = ["Device", "Session", "Tensor", "Param", "Params", "Graph", "Function", "TrainStep"]
+SUBMODULES = ["fft", "linalg", "masked", "nn", "optim", "signal", "special"]
+NATIVE = '''
+from builtins import bool as _bool, float as _float, int as _int
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal, final, overload
 
-OPERAND = "Tensor | float"
-DIMS = "int | Sequence[int]"
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from ._results import Extremes, Histogram, Places
+
+NUMERICS_VERSION: int
+__version__: str
+'''
+PACKAGE = f'''
+from collections.abc import Sequence
+from typing import Any, Literal, overload
+
+from . import {", ".join(f"{name} as {name}" for name in SUBMODULES)}
+from ._native import NUMERICS_VERSION as NUMERICS_VERSION, __version__ as __version__
+from ._native import {", ".join(f"{name} as {name}" for name in CLASSES)}
+from ._results import Extremes, Histogram, Places
+'''
+FUNCTIONS = '''
+from collections.abc import Callable, Sequence
+from typing import Literal, overload
+
+from dittograd._native import Tensor
+'''
+# The modules that have stubs, with what comes before their functions.
+MODULES = {
+    "_native": NATIVE,
+    "": PACKAGE,
+    **dict.fromkeys(["fft", "linalg", "nn.functional", "special"], FUNCTIONS),
+}
 
 # Types of Rust that are one type of Python.
 SCALARS = {
     **dict.fromkeys(["f32", "f64"], "float"),
     **dict.fromkeys(["i32", "i64", "u32", "u64", "usize"], "int"),
     **dict.fromkeys(["str", "String"], "str"),
-    **{name: name for name in [*CLASSES, "bool", "Optimizer"]},
+    **{name: name for name in [*CLASSES, "Optimizer", "bool"]},
     "()": "None",
+    "PyAny": "Any",
+    # The arguments of `einsum`.
+    "Tensors": "Sequence[Tensor | Sequence[Tensor]]",
     "PathBuf": "str | PathLike[str]",
 }
 
-# Types by the names of parameters: of functions in Python, and of those that take any object.
-TYPES = {
-    "M": "int",
-    "a": "Sequence[float]",
-    "betas": "tuple[float, float]",
-    "center": "float | None",
-    "clip_norm": "float | None",
-    "clip_value": "float | None",
-    "condition": "Tensor",
-    "correction": "float | None",
+# Parameters that take any object.
+OBJECTS = {
     "data": "ArrayLike",
-    "dim": f"{DIMS} | None",
-    "dtype": "str | None",
+    "distance_function": "Callable[[Tensor, Tensor], Tensor] | None",
     "examples": "ArrayLike | Tensor",
     "function": "Callable[..., Tensor | Sequence[Tensor]]",
-    "groups": "Sequence[Mapping[str, Any]] | None",
-    "input": "Tensor",
-    "input_mask": "Tensor | None",
     "inputs": "ArrayLike",
     "loss": "Callable[..., Tensor | Sequence[Tensor]]",
-    "mask": "Tensor | None",
-    "mean": "float",
-    "n": "int",
-    "ord": "float | None",
-    "other": OPERAND,
-    "other_mask": "Tensor | None",
-    "session": "Session",
-    "shape": DIMS,
-    "size": DIMS,
-    "std": "float",
+    "size": "int | Sequence[int]",
     "tensors": "Tensor | Sequence[Tensor]",
-    "unbiased": "bool | None",
     "value": "ArrayLike",
 }
 
-# What the keyword arguments `**more` of an optimizer are.
-MORE = ["groups", "clip_norm", "clip_value"]
-
-# Results that the Rust functions do not say.
+# Results that Rust does not say. `Any` is one tensor, or several, as the arguments are.
 RESULTS = {
     **dict.fromkeys(["sort", "topk", "kthvalue", "mode", "cummax", "cummin"], "Places"),
-    **dict.fromkeys(["max", "min", "median", "nanmedian"], "Tensor | Places"),
-    **dict.fromkeys(["unique", "unique_consecutive"], "Tensor | tuple[Tensor, ...]"),
-    # One tensor of one, a list of several.
-    **dict.fromkeys(["atleast_1d", "atleast_2d", "atleast_3d"], "Any"),
+    **dict.fromkeys(["unique", "unique_consecutive", "atleast_1d", "atleast_2d", "atleast_3d"], "Any"),
+    **dict.fromkeys([f"max_pool{axes}d_with_indices" for axes in (1, 2, 3)], "tuple[Tensor, Tensor]"),
+    "__call__": "list[NDArray[Any]]",
     "aminmax": "Extremes",
+    "broadcast_shapes": "tuple[int, ...]",
     "histogram": "Histogram",
     "histogramdd": "tuple[Tensor, list[Tensor]]",
-    "broadcast_shapes": "tuple[int, ...]",
-    "Param.numpy": "NDArray[np.float32]",
-    "Param.shape": "tuple[int, ...]",
-    "Tensor.dim": "int",
-    "Tensor.item": "float",
-    "Tensor.numpy": "NDArray[Any]",
-    "Tensor.shape": "tuple[int, ...]",
-    "Tensor.size": "int | tuple[int, ...]",
-    "TrainStep.metric": "NDArray[Any]",
+    "item": "Any",
+    "metric": "NDArray[Any]",
+    "numpy": "NDArray[Any]",
+    "shape": "tuple[int, ...]",
 }
 
-# Methods with names of Python's. Operators between a tensor and another are `BINARY`.
-SPECIAL = {
-    "Function": {"__call__": "(self, *inputs: ArrayLike) -> list[NDArray[Any]]"},
-    "Graph": {"__len__": "(self) -> int"},
-    "Params": {
-        "__getitem__": "(self, name: str, /) -> Param",
-        "__contains__": "(self, name: str, /) -> bool",
-        "__iter__": "(self) -> Iterator[str]",
-        "__len__": "(self) -> int",
-    },
-    "Tensor": {
-        "__getitem__": "(self, key: Any, /) -> Tensor",
-        "__iter__": "(self) -> Iterator[Tensor]",
-        "__len__": "(self) -> int",
-        **dict.fromkeys(["__neg__", "__pos__", "__abs__", "__invert__"], "(self) -> Tensor"),
-        "__bool__": "(self) -> bool",
-        "__float__": "(self) -> float",
-        "__int__": "(self) -> int",
-    },
-}
-BINARY = "(self, other: Tensor | float, /) -> Tensor"
-
-# Results that depend on arguments: types of arguments, with the result that they have.
-_AT = [({"dim": "int"}, "Places"), ({"dim": "None = None"}, "Tensor")]
-_WITH_INDICES = [({"return_indices": "Literal[True]"}, "tuple[Tensor, Tensor]"), ({"return_indices": "Literal[False] = False"}, "Tensor")]
-_UNIQUE = [
-    ({"return_inverse": "Literal[True]"}, "tuple[Tensor, ...]"),
-    ({"return_counts": "Literal[True]"}, "tuple[Tensor, ...]"),
-    ({"return_inverse": "Literal[False] = False", "return_counts": "Literal[False] = False"}, "Tensor"),
+# Functions whose result depends on their arguments.
+_EXTREMUM = [
+    "(input: Tensor, dim: int, keepdim: bool = False) -> Places",
+    "(input: Tensor, dim: Tensor | None = None, keepdim: bool = False, *, other: Tensor | None = None) -> Tensor",
 ]
-VARIANTS = {
-    **dict.fromkeys(["max", "min"], [({"dim": "int"}, "Places"), ({"dim": "Tensor | None = None"}, "Tensor")]),
-    **dict.fromkeys(["median", "nanmedian"], _AT),
-    **dict.fromkeys(["unique", "unique_consecutive"], _UNIQUE),
-    "nonzero": [({"as_tuple": "Literal[True]"}, "list[Tensor]"), ({"as_tuple": "Literal[False] = False"}, "Tensor")],
-    "where": [({"input": OPERAND, "other": OPERAND}, "Tensor"), ({"input": "None = None", "other": "None = None"}, "list[Tensor]")],
-    "Tensor.size": [({"dim": "int"}, "int"), ({"dim": "None = None"}, "tuple[int, ...]")],
+_MEDIAN = [_EXTREMUM[0], "(input: Tensor, dim: None = None, keepdim: bool = False) -> Tensor"]
+OVERLOADS = {
+    **dict.fromkeys(["max", "min"], _EXTREMUM),
+    **dict.fromkeys(["median", "nanmedian"], _MEDIAN),
+    "size": ["(input: Tensor, dim: None = None) -> tuple[int, ...]", "(input: Tensor, dim: int) -> int"],
+    "where": ["(condition: Tensor) -> list[Tensor]", "(condition: Tensor, input: Tensor | float, other: Tensor | float) -> Tensor"],
+}
+# Flags on which the result depends, with the result if they are set.
+FLAGS = {"as_tuple": "list[Tensor]", "return_indices": "tuple[Tensor, Tensor]"}
+
+# Methods with names of Python's, besides operators of two tensors and what Rust has.
+SPECIAL = {
+    "Params": {"__iter__": "(self) -> Iterator[str]"},
+    "Tensor": {
+        **dict.fromkeys(["__abs__", "__invert__", "__neg__", "__pos__"], "(self) -> Tensor"),
+        "__array__": "(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]",
+        "__bool__": "(self) -> bool",
+        "__dlpack__": "(self, **options: Any) -> Any",
+        "__dlpack_device__": "(self) -> tuple[int, int]",
+        "__float__": "(self) -> float",
+        "__getitem__": "(self, key: Any, /) -> Tensor",
+        "__hash__": "(self) -> int",
+        "__int__": "(self) -> int",
+        "__iter__": "(self) -> Iterator[Tensor]",
+    },
 }
 
-HEADER = "# Written by stubs.py."
-SUBMODULES = ["fft", "linalg", "masked", "nn", "optim", "signal", "special"]
-RESULTS_CLASSES = ["Extremes", "Histogram", "Places"]
-IMPORTS = {
-    "collections.abc": ["Callable", "Iterator", "Mapping", "Sequence"],
-    "os": ["PathLike"],
-    "typing": ["Any", "Literal", "overload"],
-    "numpy.typing": ["ArrayLike", "NDArray"],
-}
+
+def bracketed(text):
+    """The beginning of a text up to the bracket that closes it."""
+    depth = 1
+    for end, c in enumerate(text):
+        depth += (c in "([{") - (c in ")]}")
+        if depth == 0:
+            return text[:end]
 
 
 def split(text):
@@ -153,265 +151,187 @@ def split(text):
     return [part.strip() for part in parts if part.strip()]
 
 
-def union(types):
-    """One type of several: each once, `None` last."""
-    return " | ".join(sorted(dict.fromkeys(types), key=lambda t: t == "None"))
+def literal(text):
+    """A default of Rust as one of Python: its only number or text, or a tuple of several."""
+    found = re.findall(r'(?<!\w)-?\d[\d.e-]*|"[^"]*"', text)
+    return found[0] if len(found) == 1 else f"({', '.join(found)})" if found else "..."
 
 
 class Rust:
     """The functions and types in the Rust files."""
 
     def __init__(self, folder):
-        # Functions as (file, name, types of parameters by name, type of the result); types by file and name; files by module.
-        self.functions, self.types, self.files = [], {}, {}
+        # Functions as (types of parameters, defaults, result), by file or class and name; those that macros make, by names of parameters.
+        self.functions, self.macros = {}, {}
+        # Alternatives of types by name, files by module.
+        self.types, self.files = {}, {}
         for path in sorted(folder.rglob("*.rs")):
-            self.read(path.stem, path.read_text())
+            text = path.read_text()
+            self.files.update(dict.fromkeys(re.findall(r"pub mod (\w+) \{", text), path.stem))
+            for name, body in re.findall(r"derive\((?:From|Into)PyObject\)\]\s*(?:pub )?enum (\w+).*?\{(.*?)\n *\}", text, re.S):
+                self.types[name] = re.findall(r"\w+\((.*)\),", body)
+            self.types.update((name, [of]) for name, of in re.findall(r"^(?:pub )?type (\w+).*? = (.*);", text, re.M))
+            for function in text.split("#[pyfunction]")[1:]:
+                self.read(path.stem, function)
+            for owner, body in re.findall(r"#\[pymethods\]\nimpl (\w+) \{\n(.*?)\n\}\n", text, re.S):
+                for method in body.split("\n    }\n"):
+                    self.read(owner, method)
 
-    def read(self, file, text):
-        """Takes in a file."""
-        types = self.types[file] = {}
-        for name, body in re.findall(r"derive\((?:From|Into)PyObject\)\]\s*(?:pub )?enum (\w+).*? \{(.*?)\n *\}\n", text, re.S):
-            variants = re.findall(r"\w+\((.*)\),", body)
-            types[name] = [v if len(split(v)) == 1 else f"({v})" for v in variants]
-        for name, meaning in re.findall(r"^(?:pub )?type (\w+)(?:<'\w+>)? = (.*);", text, re.M):
-            types[name] = [meaning]
-        self.files.update((module, file) for module in re.findall(r"pub mod (\w+) \{", text))
-        for found in re.finditer(r"#\[pyfunction\]", text):
-            self.function(file, "", text[found.end() :])
-        for found in re.finditer(r"#\[pymethods\]\nimpl (\w+) \{(.*?)\n\}\n", text, re.S):
-            for method in re.finditer(r"^    (?:pub )?(?=fn )", found[2], re.M):
-                self.function(file, f"{found[1]}.", found[2][method.end() :])
-
-    def function(self, file, owner, text):
-        """Takes in the next function of a text."""
+    def read(self, place, text):
+        """Takes in the first function of a text."""
         start = re.search(r"\bfn (\$?\w+)(?:<'\w+>)?\(", text)
-        name = re.search(r'\(name = "(\w+)"', text[: start.start()]) or start
-        depth, end = 1, start.end()
-        while depth:
-            depth += {"(": 1, ")": -1}.get(text[end], 0)
-            end += 1
-        parts = [part.split(":", 1) for part in split(text[start.end() : end - 1]) if ":" in part]
-        parameters = {name.strip().removeprefix("r#"): of.strip() for name, of in parts if "Python<" not in of}
-        result = re.match(r"\s*(?:-> (.*?))?\s*\{", text[end:])[1]
-        self.functions.append((file, owner + name[1], parameters, result or "()"))
+        before, inside = text[: start.start()], bracketed(text[start.end() :])
+        name = re.search(r'\(name = "(\w+)"', before) or start
+        types = dict(part.removeprefix("r#").split(": ", 1) for part in split(inside) if ": " in part)
+        types = {name: of for name, of in types.items() if "Python<" not in of}
+        parts = split(bracketed(before.partition("signature = (")[2] + ")"))
+        result = re.match(r"\s*(?:-> (.*?))?\s*\{", text[start.end() + len(inside) + 1 :])[1] or "()"
+        function = types, dict(part.split("=", 1) for part in parts if "=" in part), result
+        if name[1][0] == "$":
+            self.macros[tuple(types)] = function
+        else:
+            self.functions[place, name[1]] = function
 
-    def method(self, name, parameters=()):
-        """Types of the parameters and the result of a method."""
-        return self.converted(parameters, *next((f, p, r) for f, n, p, r in self.functions if n == name))
+    def find(self, place, name, parameters=()):
+        """Types and defaults of the parameters of a function, and the type of its result. A macro may make it, of these parameters."""
+        types, defaults, result = self.functions.get((place, name)) or self.macros.get(tuple(parameters)) or self.macros["input", "$second"]
+        types = {p: OBJECTS[p] if re.search("PyAny|PyTuple", t) else self.type(t) for p, t in types.items()}
+        if "$second" in types:
+            types = dict(zip(parameters, types.values(), strict=True))
+        return types, {p: literal(value) for p, value in defaults.items()}, RESULTS.get(name) or self.type(result, "list")
 
-    def find(self, module, name, parameters):
-        """Types of the parameters and the result of a function."""
-        file = self.files[module]
-        for f, n, of, result in self.functions:
-            if (f, n) == (file, name):
-                return self.converted(parameters, f, of, result)
-        # A macro of its file or of another one makes it, from a function with these parameters; those with a `$` may have any name.
-        made = [
-            self.converted(parameters, f, dict(zip(parameters, of.values())), result)
-            for f, n, of, result in sorted(self.functions, key=lambda of: of[0] != file)
-            if n.startswith("$") and len(of) == len(parameters) and all(p in (q, "$second") for p, q in zip(of, parameters))
-        ]
-        if not made:
-            raise LookupError(f"there is no Rust function {name}({', '.join(parameters)}) in {file}.rs")
-        return made[0]
-
-    def converted(self, parameters, file, types, result):
-        objects = ("Bound<'_, PyAny>", "Bound<'_, PyTuple>", "Py<PyAny>")
-        known = {p: TYPES[p] if types[p].lstrip("&") in objects else union(self.type(file, types[p])) for p in parameters}
-        return known, "Any" if "PyAny" in result or "PyTuple" in result or "Object" in result else union(self.type(file, result, True))
-
-    def type(self, file, text, result=False):
-        """What a type of Rust is in Python, as alternatives."""
-        text = re.sub(r"^&|\$?\bcrate::\w+::|<'\w+>|'\w+,? ", "", text).strip()
-        text = re.sub(r"^&|\$?\bcrate::\w+::", "", text)
-        several = "list" if result else "Sequence"
+    def type(self, text, several="Sequence"):
+        """What a type of Rust is in Python."""
+        text = re.sub(r"&|'\w+(, )?|\$?\bcrate::\w+::|<>", "", re.sub(r"<'\w+>", "", text)).strip()
         if text in SCALARS:
-            return [SCALARS[text]]
-        for f in (file, "arguments", "axes", "device", "tensor"):
-            if text in self.types[f]:
-                return [of for variant in self.types[f][text] for of in self.type(f, variant, result)]
-        if text.startswith("("):
-            return [f"tuple[{self.listed(file, text[1:-1], result)}]"]
-        if text.startswith("["):
-            return [f"{several}[{self.listed(file, text[1:].rsplit(';')[0], result)}]"]
-        if not re.fullmatch(r"(\w+)<(.*)>", text):
-            raise LookupError(f"{text!r} in {file}.rs is no known type")
+            return SCALARS[text]
+        if text in self.types:
+            return " | ".join(self.type(of, several) for of in self.types[text])
+        if len(split(text)) > 1:
+            return f"tuple[{', '.join(self.type(part, several) for part in split(text))}]"
+        if text[0] == "(":
+            return self.type(text[1:-1], several)
+        if text[0] == "[":
+            return f"{several}[{self.type(text[1:].split(';')[0], several)}]"
         outer, inner = re.fullmatch(r"(\w+)<(.*)>", text).groups()
-        if outer == "BTreeMap":
-            return [f"Mapping[{self.listed(file, inner, result)}]"]
-        if outer == "Vec":
-            return [f"{several}[{self.listed(file, inner, result)}]"]
-        return self.type(file, inner, result) + ["None"] * (outer == "Option")
-
-    def listed(self, file, text, result):
-        """Several types between brackets."""
-        return ", ".join(union(self.type(file, part, result)) for part in split(text))
+        if outer == "Option":
+            return self.type(inner, several) + " | None"
+        if outer in ("Vec", "BTreeMap"):
+            of = ", ".join(self.type(part, several) for part in split(inner))
+            return f"{several}[{of}]" if outer == "Vec" else f"Mapping[{of}]"
+        return self.type(inner, several)
 
 
 RUST = Rust(HERE / "src")
 
 
-class Stub:
-    """A stub of a module, line by line."""
-
-    def __init__(self, module):
-        self.module = module
-        self.lines = []
-
-    def add(self, text, indent):
-        self.lines += [" " * indent + line if line else "" for line in text.split("\n")]
-
-    def doc(self, text, indent):
-        quotes = 'r"""' if "\\" in text else '"""'
-        text = inspect.cleandoc(text)
-        self.add(f'{quotes}{text}\n"""' if "\n" in text or text.endswith('"') else f'{quotes}{text}"""', indent)
-
-    def function(self, name, function, owner=""):
-        """A function, or a method of a class."""
-        first = "self" if owner else None
-        if isinstance(function, staticmethod):
-            first, function = None, function.__func__
-            self.add("@staticmethod", 4)
-        function = inspect.unwrap(function)
-        signature = inspect.signature(function)
-        parameters = list(signature.parameters.values())
-        if owner and first:
-            parameters = parameters[1:]
-        names = [p.name for p in parameters]
-        if isinstance(function, type(lambda: 0)):
-            types = {p.name: TYPES.get(p.name) or type(p.default).__name__ for p in parameters if p.name != "more"}
-            result = "Optimizer" if self.module.__name__.endswith("optim") else "Tensor"
-        elif getattr(function, "__module__", None) in RUST.files:
-            types, result = RUST.find(function.__module__, function.__name__, list(signature.parameters))
-        else:
-            types, result = RUST.method(f"{owner}.{name}", names)
-        result = RESULTS.get(f"{owner}.{name}") or RESULTS.get(name, result) if result in ("Any", "Tensor") else result
-        doc = function.__doc__
-        variants = VARIANTS.get(f"{owner}.{name}" if f"{owner}.{name}" in VARIANTS else name, [])
-        if "return_indices" in names and result == "Tensor | tuple[Tensor, Tensor]":
-            variants = _WITH_INDICES
-        for changes, of in variants:
-            self.add("@overload", 4 * bool(owner))
-            self.define(name, first, parameters, types, changes, of, None, owner)
-        if variants:
-            self.add("@overload", 4 * bool(owner))
-        self.define(name, first, parameters, types, {}, result, doc, owner)
-
-    def define(self, name, first, parameters, types, changes, result, doc, owner):
-        """A definition. In `changes` are parameters with other types and defaults."""
-        written, star, defaults = [first] if first else [], False, False
-        for p in parameters:
-            if p.kind is p.VAR_KEYWORD:
-                written += [f"{more}: {TYPES[more]} = None" for more in MORE]
-                continue
-            text = changes.get(p.name, types[p.name])
-            if p.kind is p.VAR_POSITIONAL:
-                each = re.fullmatch(r"Sequence\[(.*)\]", text)
-                written.append(f"*{p.name}: {each[1] if each else text}")
-                star = True
-                continue
-            if p.name not in changes and p.default is not p.empty:
-                text += f" = {default(p.default)}"
-            # After a default, what has none can be given by its name only.
-            if not star and (p.kind is p.KEYWORD_ONLY or (defaults and " = " not in text)):
-                written.append("*")
-                star = True
-            defaults |= " = " in text
-            written.append(f"{p.name}: {text}")
-        if any(p.kind is p.VAR_KEYWORD for p in parameters):
-            written.insert(len(written) - len(MORE), "*")
-        self.signature(name, written, result, doc, owner)
-
-    def signature(self, name, written, result, doc, owner):
-        indent = 4 * bool(owner)
-        if owner == "Tensor":
-            # Methods have these names too.
-            written, result = [[re.sub(r"\b(bool|float|int)\b(?!:)", r"_\1", w) for w in of] for of in (written, [result])]
-            result = result[0]
-        line = f"def {name}({', '.join(written)}) -> {result}:"
-        if len(line) + indent > 140:
-            line = f"def {name}(\n    " + ",\n    ".join(written) + f",\n) -> {result}:"
-        self.add(line if doc else f"{line} ...", indent)
-        if doc:
-            self.doc(doc, indent + 4)
-
-    def type(self, name, cls):
-        """A class with its methods and properties."""
-        self.add(f"class {name}:", 0)
-        self.doc(cls.__doc__, 4)
-        if cls.__text_signature__:
-            signature = list(inspect.signature(cls).parameters.values())
-            types, _ = RUST.method(f"{name}.new", [p.name for p in signature])
-            self.define("__init__", "self", signature, types, {}, "None", None, name)
-        special = SPECIAL.get(name, {})
-        for method, member in sorted(vars(cls).items()):
-            if method == "__array_ufunc__":
-                self.add("__array_ufunc__: None", 4)
-            elif method.startswith("__"):
-                inherited = ("__doc__", "__hash__", "__module__", "__new__", "__repr__")
-                comparison = method in ("__eq__", "__ne__")
-                if method in inherited or (name == "Graph" and method not in special):
-                    continue
-                arguments, result = special.get(method, BINARY).split(" -> ")
-                doc = member.__doc__ or cls.__doc__
-                ignored = "  # type: ignore[override]" if comparison else ""
-                self.signature(method, split(arguments[1:-1]), result, None, name)
-                self.lines[-1] += ignored
-            elif method.startswith("_"):
-                continue
-            elif inspect.isgetsetdescriptor(member) or isinstance(member, property):
-                self.property(name, method, member)
-            else:
-                self.function(method, member, name)
-        self.add("", 0)
-
-    def property(self, owner, name, member):
-        native = not isinstance(member, property)
-        result = RUST.method(f"{owner}.{name}")[1] if native else "Tensor"
-        result = RESULTS.get(f"{owner}.{name}", result)
-        self.add("@property", 4)
-        self.signature(name, ["self"], result, member.__doc__, owner)
-        if any(n == f"{owner}.set_{name}" for _, n, _, _ in RUST.functions):
-            self.add(f"@{name}.setter", 4)
-            self.signature(name, ["self", f"value: {result}"], "None", None, owner)
+def documented(line, doc):
+    """A line that ends in a colon, with a docstring or without."""
+    if not doc:
+        return f"{line} ...\n"
+    doc = inspect.cleandoc(doc)
+    doc += "\n" if "\n" in doc or doc.endswith('"') else ""
+    return f"{line}\n{indent(('r' if chr(92) in doc else '') + f'{QUOTES}{doc}{QUOTES}', '    ')}\n"
 
 
-def default(value):
-    """A default as Python writes it."""
-    if value is ... or value in (math.inf, -math.inf):
-        return "..."
-    return f'"{value}"' if isinstance(value, str) else repr(value)
+def define(name, signature, doc=None, owner=None):
+    """A function or method of a signature such as `(input: Tensor) -> Tensor`."""
+    if owner == "Tensor":
+        # Methods have these names too.
+        signature = re.sub(r"\b(bool|float|int)\b(?!:)", r"_\1", signature)
+    if len(name + signature) > 130:
+        parameters = bracketed(signature[1:])
+        signature = "(\n    " + ",\n    ".join(split(parameters)) + f",\n{signature[len(parameters) + 1 :]}"
+    return documented(f"def {name}{signature}:", doc)
 
 
-def used(text, names):
-    """Which of the names a text has."""
-    return sorted(name for name in names if re.search(rf"\b{name}\b", text))
+def signature(function, owner=None, name=None, static=False):
+    """The signature of a function. Functions in Python have annotations."""
+    parameters = inspect.signature(function).parameters
+    written = ["self"] if owner and not static else []
+    if inspect.isfunction(function):
+        types, defaults, result = function.__annotations__, {}, function.__annotations__["return"]
+    else:
+        place = RUST.files.get(getattr(function, "__module__", None), owner)
+        types, defaults, result = RUST.find(place, name or function.__name__, parameters)
+    # The first parameter of a method is `self`, or of functions that are methods too the tensor or session; classes have none.
+    for p in list(parameters.values())[bool(written) and not isinstance(function, type) :]:
+        text = f"{p.name}: {types[p.name]}"
+        if p.kind is p.VAR_POSITIONAL:
+            text = "*" + re.sub(r": Sequence\[(.*)\]$", r": \1", text)
+        elif p.kind is p.KEYWORD_ONLY and not any(w[0] == "*" for w in written):
+            written.append("*")
+        if p.default is not p.empty:
+            value = f'"{p.default}"' if isinstance(p.default, str) else p.default
+            text += f" = {defaults[p.name] if p.default is ... else value}"
+        written.append(text)
+    return f"({', '.join(written)}) -> {result}"
+
+
+def function(name, function, owner=None):
+    """A function, or a method of a class."""
+    static = isinstance(function, staticmethod)
+    function = inspect.unwrap(function.__func__ if static else function)
+    variants = [signature(function, owner, static=static)]
+    flag = re.search(rf"({'|'.join(FLAGS)}): bool = False", variants[0])
+    if name in OVERLOADS and (owner, name) != ("Tensor", "where"):
+        variants = [text.replace("input: Tensor", "self") if owner else text for text in OVERLOADS[name]]
+    elif flag:
+        before, after = variants[0][: flag.start()], variants[0][flag.end() :].split(" -> ")[0]
+        star = "*, " if " = " in before and "*, " not in before else ""
+        variants = [
+            f"{before}{flag[1]}: Literal[False] = False{after} -> Tensor",
+            f"{before}{star}{flag[1]}: Literal[True]{after} -> {FLAGS[flag[1]]}",
+        ]
+    above = "@staticmethod\n" * static + "@overload\n" * (len(variants) > 1)
+    docs = [function.__doc__, *[None] * len(variants)]
+    return "".join(above + define(name, variant, doc, owner) for variant, doc in zip(variants, docs))
+
+
+def member(owner, name, value):
+    """A method or property of a class, or nothing."""
+    if name in SPECIAL.get(owner, {}):
+        return define(name, SPECIAL[owner][name], None, owner)
+    if re.fullmatch("__(call|contains|getitem|len)__", name):
+        types, _, result = RUST.find(owner, name)
+        given = [f"*{p}: {t}" if name == "__call__" else f"{p}: {t}, /" for p, t in types.items()]
+        return define(name, f"({', '.join(['self', *given])}) -> {result}", None, owner)
+    if inspect.isfunction(value) and name.startswith("__") and value.__annotations__:
+        ignored = "  # type: ignore[override]" if name in ("__eq__", "__ne__") else ""
+        return define(name, signature(value, owner), None, owner).replace("\n", f"{ignored}\n")
+    if name.startswith("_"):
+        return ""
+    if not inspect.isgetsetdescriptor(value) and not isinstance(value, property):
+        return function(name, value, owner)
+    result = value.fget.__annotations__["return"] if isinstance(value, property) else RUST.find(owner, name)[2]
+    text = "@property\n" + define(name, f"(self) -> {result}", value.__doc__, owner)
+    if (owner, f"set_{name}") in RUST.functions:
+        text += f"@{name}.setter\n" + define(name, f"(self, value: {result}) -> None", None, owner)
+    return text
+
+
+def type_(cls):
+    """A class with its methods and properties."""
+    name = cls.__name__
+    members = [member(name, each, value) for each, value in sorted(vars(cls).items())]
+    if cls.__text_signature__:
+        of = signature(cls, name, "new").split(" -> ")[0]
+        members.insert(0, define("__init__", f"{of} -> None"))
+    return "\n@final\n" + documented(f"class {name}:", cls.__doc__) + indent("".join(members), "    ")
 
 
 def stub(name):
     """The text of the stub of a module."""
     module = importlib.import_module(f"dittograd.{name}".rstrip("."))
-    made = Stub(module)
-    classes = {"": CLASSES, "optim": ["Optimizer"]}.get(name, [])
-    for each in classes:
-        made.type(each, getattr(module, each))
-    for each, function in sorted(vars(module).items()):
-        if callable(function) and not isinstance(function, type) and not each.startswith("_"):
-            made.function(each, function)
-    body = "\n".join(made.lines) + "\n"
-    code = re.sub(r'r?""".*?"""', "", body, flags=re.S)
-
-    imports = []
-    for source, names in IMPORTS.items():
-        imports += [f"from {source} import {', '.join(found)}"] if (found := used(code, names)) else []
-    imports += ["import numpy as np"] if "np." in code else []
-    imports += [f"from builtins import {', '.join(f'{t} as _{t}' for t in ('bool', 'float', 'int'))}"] if not name else []
-    dots = "." * (1 + name.count("."))
-    for source, names in {"": CLASSES if name else [], "optim": ["Optimizer"] if not name else [], "_results": RESULTS_CLASSES}.items():
-        imports += [f"from {dots}{source} import {', '.join(found)}"] if (found := used(code, names)) else []
-    imports += [f"from . import {', '.join(f'{m} as {m}' for m in SUBMODULES)}"] if not name else []
-    header = [HEADER, f'"""{inspect.cleandoc(module.__doc__)}\n"""', *imports]
-    return "\n".join(header) + "\n\n" + body
+    if name == "_native":
+        made = [type_(getattr(module, each)) for each in [*CLASSES, "Optimizer"]]
+    else:
+        made = [
+            function(each, value)
+            for each, value in sorted(vars(module).items())
+            if callable(value) and not isinstance(value, type) and not each.startswith("_")
+        ]
+    return f"# Written by stubs.py.\n{MODULES[name]}\n{''.join(made)}"
 
 
 def main():
@@ -420,7 +340,7 @@ def main():
         sys.exit(__doc__)
     stale = []
     for name in MODULES:
-        path = HERE / "dittograd" / (f"{name.replace('.', '/')}.pyi" if name else "__init__.pyi")
+        path = HERE / "dittograd" / f"{name.replace('.', '/') or '__init__'}.pyi"
         text = stub(name)
         if not path.exists() or path.read_text() != text:
             stale.append(path.name)

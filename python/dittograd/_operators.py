@@ -1,5 +1,7 @@
 """Operators of tensors: `a + b`, `x[i]`, and the like."""
 
+from __future__ import annotations
+
 import numbers
 
 from ._native import Tensor, elementwise, indexing, products
@@ -8,7 +10,7 @@ from ._native import Tensor, elementwise, indexing, products
 def _operator(function, swapped=False):
     """A method for an operator. What is neither a tensor nor a number is left to the other operand."""
 
-    def method(self, other):
+    def method(self: Tensor, other: Tensor | float) -> Tensor:
         if not isinstance(other, (Tensor, numbers.Real)):
             return NotImplemented
         return function(other, self) if swapped else function(self, other)
@@ -52,32 +54,32 @@ Tensor.__float__ = lambda self: float(self.item())
 Tensor.__int__ = lambda self: int(self.item())
 
 
-def _float(self):
+def _float(self: Tensor) -> Tensor:
     """Indices as numbers; numbers as they are."""
     return elementwise._float(self) if self.dtype == "uint32" else self
 
 
-def _long(self):
+def _long(self: Tensor) -> Tensor:
     """Numbers as indices, rounded towards zero; indices as they are. Waits for the device."""
     return self if self.dtype == "uint32" else elementwise._long(elementwise.trunc(self))
 
 
-def _bool(self):
+def _bool(self: Tensor) -> Tensor:
     """1 where an element is not 0, else 0."""
     return elementwise.ne(self, 0)
 
 
-def _contiguous(self):
+def _contiguous(self: Tensor) -> Tensor:
     """The tensor itself: its elements are always next to each other."""
     return self
 
 
-def _where(self, condition, other):
+def _where(self: Tensor, condition: Tensor, other: Tensor | float) -> Tensor:
     """This tensor where `condition` is true, else `other`."""
     return indexing.where(condition, self, other)
 
 
-def _polygamma(self, n):
+def _polygamma(self: Tensor, n: int) -> Tensor:
     """Derivative number `n` of `digamma`."""
     return elementwise.polygamma(n, self)
 

@@ -1,22 +1,49 @@
 """Properties and further names of functions that move elements."""
 
-from ._native import Tensor, creation, shapes
-from ._native import Session
+from __future__ import annotations
 
-Tensor.T = property(lambda self: self.permute(list(reversed(range(self.ndim)))), doc="The axes in reverse order.")
-Tensor.mT = property(lambda self: self.transpose(-2, -1), doc="Matrices transposed.")
-Tensor.H = property(lambda self: self.t(), doc="A matrix transposed; numbers are real.")
-Tensor.mH = property(lambda self: self.transpose(-2, -1), doc="Matrices transposed; numbers are real.")
-Tensor.size = lambda self, dim=None: self.shape if dim is None else self.shape[dim]
-Tensor.dim = lambda self: self.ndim
+from collections.abc import Sequence
+from typing import Any
+
+from ._native import Session, Tensor, creation, shapes
 
 
-def _normal(session, mean, std, size, *, dtype=None):
-    """Normal draws with one mean and deviation."""
+def _transposed(self: Tensor) -> Tensor:
+    """The axes in reverse order."""
+    return self.permute(list(reversed(range(self.ndim))))
+
+
+def _matrices_transposed(self: Tensor) -> Tensor:
+    """The last two axes swapped."""
+    return self.transpose(-2, -1)
+
+
+def _matrix_transposed(self: Tensor) -> Tensor:
+    """A matrix transposed; vectors and scalars as they are."""
+    return self.t()
+
+
+# Numbers are real, so there is nothing to conjugate.
+Tensor.T, Tensor.H = property(_transposed), property(_matrix_transposed)
+Tensor.mT = Tensor.mH = property(_matrices_transposed)
+
+
+def _size(self: Tensor, dim: int | None = None) -> Any:
+    """The sizes of the axes, as `shape`, or the size of one axis."""
+    return self.shape if dim is None else self.shape[dim]
+
+
+def _dim(self: Tensor) -> int:
+    """The number of axes, as `ndim`."""
+    return self.ndim
+
+
+def _normal(session: Session, mean: float, std: float, size: int | Sequence[int], *, dtype: str | None = None) -> Tensor:
+    """Draws of the normal distribution with one mean and deviation. `dittograd.normal` takes a tensor of means or deviations."""
     return creation.normal_of_size(session, mean, std, size, dtype=dtype)
 
 
-Session.normal = _normal
+Tensor.size, Tensor.dim, Session.normal = _size, _dim, _normal
 
 _others = {
     "swapaxes": "transpose",

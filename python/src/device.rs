@@ -5,10 +5,10 @@ use dittograd::device::{Device as Native, Simd};
 use dittograd::error::Error;
 use pyo3::prelude::*;
 
-/// A place to compute in: a CPU or a GPU, in one of the modes of numerics.
+/// A place to compute in: a CPU or a GPU, in one of the modes of numerics. What takes a device takes its name too.
 ///
 /// name: "cpu", "cuda" or "cuda:1"; the same bits on all of them
-/// threads: of the CPU, all cores without it; the same bits with any number
+/// threads: of the CPU, by default all cores; the same bits with any number
 /// numerics: "strict", "fast" or "turbo"; each has one answer of its own
 #[pyclass(frozen, module = "dittograd")]
 pub struct Device {
@@ -40,12 +40,12 @@ impl Device {
         Ok(Device { native: open().map_err(|e: Error| raised(e.without_location()))? })
     }
 
-    /// Waits until all that was begun on it is done.
+    /// Waits until all that was begun on it is done, as before a time is taken.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.native.synchronize()).map_err(|e| raised(e.without_location()))
     }
 
-    /// The mode of its numerics.
+    /// The mode of its numerics: "strict", "fast" or "turbo".
     #[getter]
     fn numerics(&self) -> String {
         self.native.numerics().to_string()

@@ -2,7 +2,9 @@
 
 use dittograd::error::{Error, ErrorKind};
 use pyo3::PyErr;
-use pyo3::exceptions::{PyIndexError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{
+    PyFileNotFoundError, PyIndexError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError,
+};
 
 /// What raises `error` in Python.
 pub fn raised(error: Error) -> PyErr {
@@ -16,6 +18,9 @@ pub fn raised(error: Error) -> PyErr {
         | ErrorKind::Argument { .. }
         | ErrorKind::TooLarge { .. }
         | ErrorKind::Length { .. } => PyValueError::new_err(text),
+        ErrorKind::File { path, .. } if !std::path::Path::new(path).exists() => {
+            PyFileNotFoundError::new_err(text)
+        }
         ErrorKind::OutOfMemory { .. } => PyMemoryError::new_err(text),
         _ => PyRuntimeError::new_err(text),
     }

@@ -20,7 +20,12 @@ fn without_place<T>(result: Result<T>) -> PyResult<T> {
     result.map_err(|e: Error| raised(e.without_location()))
 }
 
-/// A program as data: values in the order they are computed, and which of them it returns.
+/// A program as data: values in the order they are computed, and which of them it returns. `trace` or `parse` makes it.
+///
+///     graph = dg.Graph.trace(lambda session, x: (x * x).sum(), np.zeros((2, 3)))
+///     print(graph.text())
+///     function = graph.compile()
+///     (total,) = function(np.ones((2, 3)))
 #[pyclass(frozen, module = "dittograd")]
 pub struct Graph {
     recorded: Arc<Recorded>,
@@ -66,11 +71,12 @@ impl Graph {
 
 #[pymethods]
 impl Graph {
-    /// The program of a function: `function(session, *inputs)` is called once, with inputs of which only types and shapes are known,
-    /// and all it computes is recorded. Nothing runs.
+    /// The program of a function: `function(session, *inputs)` is called once, with tensors of which only types and shapes are known,
+    /// and all it computes is recorded. Nothing runs, so it cannot read values, as by `item`. It returns a tensor, or a list or tuple
+    /// of tensors.
     ///
     /// examples: arrays or tensors of the inputs' types and shapes
-    /// device: where constants and the parameters are
+    /// device: a `Device` or the name of one, where constants and the parameters are
     /// seed: where random numbers start
     #[staticmethod]
     #[pyo3(signature = (function, *examples, device=Place::Name("cpu".into()), seed=0))]
@@ -87,7 +93,7 @@ impl Graph {
         Ok(Graph { recorded, device })
     }
 
-    /// Reads a program from text. Its parameters have no values until `bind`.
+    /// Reads a program from the text that `text` wrote. Its parameters have no values until `bind`.
     #[staticmethod]
     #[pyo3(signature = (text, *, device=Place::Name("cpu".into())), text_signature = "(text, *, device='cpu')")]
     fn parse(text: &str, device: Place) -> PyResult<Graph> {
@@ -97,7 +103,7 @@ impl Graph {
         Ok(Graph { recorded, device: device.open()? })
     }
 
-    /// The program as text, which `parse` reads.
+    /// The program as text, one value a line, which `parse` reads.
     fn text(&self) -> PyResult<String> {
         without_place(self.native().text())
     }
@@ -107,20 +113,20 @@ impl Graph {
         without_place(self.native().hash())
     }
 
-    /// Types and shapes of its inputs.
+    /// Types and shapes of its inputs, such as `("float32", [2, 3])`.
     #[getter]
     fn inputs(&self) -> Vec<(String, Vec<usize>)> {
         let shown = |m: &Meta| (dtype_name(m.dtype).to_string(), m.shape.dims().to_vec());
         self.native().inputs().iter().map(shown).collect()
     }
 
-    /// Names and shapes of the parameters that it reads.
+    /// Names and shapes of the parameters that it reads, such as `("weight", [3, 2])`.
     #[getter]
     fn params(&self) -> Vec<(String, Vec<usize>)> {
         self.native().params().into_iter().map(|(name, shape)| (name, shape.dims().to_vec())).collect()
     }
 
-    /// The same program, which reads these parameters.
+    /// The same program with these parameters, by name, on their device.
     fn bind(&self, params: &Params) -> PyResult<Graph> {
         let mut graph = self.native().clone();
         let device = params.with(|params| {
@@ -130,12 +136,13 @@ impl Graph {
         Ok(Graph { device, ..self.of(graph) })
     }
 
-    /// The program of the gradients: from its inputs and gradients of its results to gradients of the inputs.
+    /// The program of the gradients: its inputs are those of this one and then a gradient for each of its results, its results are the
+    /// gradients of the inputs.
     fn vjp(&self) -> PyResult<Graph> {
         Ok(self.of(without_place(self.native().vjp())?))
     }
 
-    /// A drawing of it.
+    /// A drawing of it as the text of an SVG file.
     fn to_svg(&self) -> String {
         self.native().to_svg()
     }
@@ -145,12 +152,12 @@ impl Graph {
         self.native().to_dot()
     }
 
-    /// Writes its text to a file.
+    /// Writes its text to a file, which the program `dittograd` reads too.
     fn save(&self, path: PathBuf) -> PyResult<()> {
         without_place(dittograd::io::atomic::write(&path, self.text()?.as_bytes()))
     }
 
-    /// The program ready to run many times: planned, fused, on a GPU one CUDA graph.
+    /// The program ready to run many times: planned, fused, on a GPU one CUDA graph. `device` is by default where it was recorded.
     #[pyo3(signature = (device=None))]
     fn compile(&self, device: Option<Place>) -> PyResult<Function> {
         let device = device.map_or(Ok(self.device.clone()), |d| d.open())?;
@@ -172,7 +179,8 @@ impl Graph {
     }
 }
 
-/// A compiled program. Calls give the bits of running it op by op; random draws continue from call to call.
+/// A compiled program; `Graph.compile` makes it. A call takes arrays and returns a list of arrays, with the bits of running the program
+/// op by op. Random draws continue from call to call.
 #[pyclass(frozen, module = "dittograd")]
 pub struct Function {
     native: Mutex<NativeFunction>,
@@ -193,7 +201,7 @@ impl Function {
 
 #[pymethods]
 impl Function {
-    /// Runs it on arrays and returns arrays. Parameters that it assigns to are changed.
+    /// Runs it on arrays and returns a list of arrays. Parameters that the program assigns to are changed.
     #[pyo3(signature = (*inputs))]
     fn __call__<'py>(
         &self,
@@ -211,19 +219,19 @@ impl Function {
         returned.iter().map(|t| to_numpy(py, t)).collect()
     }
 
-    /// The compiled program, one value a line.
+    /// The compiled program, one value a line; `None` if nothing was compiled.
     #[getter]
     fn text(&self, py: Python<'_>) -> PyResult<Option<String>> {
         self.with(py, |function| Ok(function.text().map(str::to_string)))
     }
 
-    /// The bytes of memory that a run needs besides the parameters.
+    /// The bytes of memory that a run needs besides the parameters; `None` if they are not known.
     #[getter]
     fn memory(&self, py: Python<'_>) -> PyResult<Option<usize>> {
         self.with(py, |function| Ok(function.plan().map(|p| p.arena_bytes)))
     }
 
-    /// Continues random draws at a call, as after a resume.
+    /// Continues random draws as if this many calls had been made, as after a resume.
     fn set_random_calls(&self, py: Python<'_>, calls: u64) -> PyResult<()> {
         self.with(py, |function| {
             function.set_random_calls(calls);

@@ -4,8 +4,8 @@ use crate::errors::raised;
 use dittograd::error::{Error, Result};
 use dittograd::params::Param;
 use dittograd::session::{Session as Native, VarId};
-use pyo3::PyResult;
 use pyo3::exceptions::PyRuntimeError;
+use pyo3::{PyResult, Python};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A session that Python's objects share.
@@ -27,11 +27,12 @@ impl Held {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What `f` makes of the session.
-    pub fn with<T>(&self, f: impl FnOnce(&Native) -> Result<T>) -> PyResult<T> {
-        match &self.lock().session {
+    /// What `f` makes of the session, while Python's other threads run.
+    pub fn with<T: Send>(&self, f: impl FnOnce(&Native) -> Result<T> + Send) -> PyResult<T> {
+        let done = Python::attach(|py| py.detach(|| self.lock().session.as_ref().map(f)));
+        match done {
             // The line of this binding says nothing to a Python program; its traceback does.
-            Some(session) => f(session).map_err(|e: Error| raised(e.without_location())),
+            Some(done) => done.map_err(|e: Error| raised(e.without_location())),
             None => Err(PyRuntimeError::new_err(
                 "this tensor belongs to a program that was being recorded; it has no value after that. Return from the function what \
                  you want to see",

@@ -7,10 +7,13 @@ use pyo3::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// What a step is taken by. `dittograd.optim` makes them by the names and arguments of PyTorch's.
+/// What updates parameters in a `TrainStep`. Make it by `dittograd.optim`, whose functions have the names and arguments of PyTorch's.
+/// A step takes it: the next one needs an optimizer of its own.
 ///
-/// rule: "sgd", "momentum", "adam", "adagrad", "rmsprop", "adadelta", "lion" or "muon"
+/// rule_name: "sgd", "momentum", "adam", "adagrad", "rmsprop", "adadelta", "lion" or "muon"
+/// lr: the learning rate
 /// options: the rule's numbers by name; what is left out has PyTorch's default
+/// weight_decay: the factor of parameters that is added to gradients, or if it is decoupled, subtracted
 /// groups: parameters with numbers of their own, as (names, lr, weight_decay, options); None keeps the optimizer's
 /// decoupled: whether weight decay is apart from the gradient, as AdamW's
 /// clip_norm: the largest norm of all gradients together

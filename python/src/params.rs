@@ -15,7 +15,7 @@ use pyo3::types::PyTuple;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// A named value that training changes.
+/// A named value that training changes. `Params.add` makes it; `session.param(param)` is its value as a tensor.
 #[pyclass(frozen, module = "dittograd")]
 pub struct Param {
     native: NativeParam,
@@ -49,13 +49,13 @@ impl Param {
         self.native.name()
     }
 
-    /// The sizes of its axes.
+    /// The sizes of its axes, as a tuple.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.native.shape().dims())
     }
 
-    /// Whether optimizers change it.
+    /// Whether optimizers change it. It can be set.
     #[getter]
     fn trainable(&self) -> bool {
         self.native.trainable()
@@ -66,13 +66,13 @@ impl Param {
         self.native.set_trainable(on);
     }
 
-    /// Its value as a NumPy array. Waits for the device.
+    /// Its value as a new NumPy array of float32. Waits for the device.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let value = without_place(py.detach(|| self.native.get::<f32>()))?;
         to_numpy(py, &AnyTensor::Num(value))
     }
 
-    /// Replaces its value.
+    /// Replaces its value by an array of floats of the same shape.
     fn set(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = numbers(py, value)?;
         without_place(self.native.set(&value))
@@ -85,7 +85,11 @@ impl Param {
 
 /// The parameters of a model, by name. They live on one device.
 ///
-/// device: a Device or the name of one
+///     params = dg.Params("cuda", seed=1)
+///     weight = params.add("weight", np.zeros((3, 2)))
+///     params["weight"].numpy()
+///
+/// device: a `Device` or the name of one
 /// seed: the seed of initial values
 #[pyclass(frozen, module = "dittograd", mapping)]
 pub struct Params {
@@ -112,7 +116,8 @@ impl Params {
         Ok(Params { native: Mutex::new(Native::new(&device.open()?, seed)) })
     }
 
-    /// A new parameter of this value. Without `trainable` it is a buffer, such as a running mean.
+    /// A new parameter with the value of an array of floats, which is copied. Without `trainable` it is a buffer, such as a running
+    /// mean.
     #[pyo3(signature = (name, value, *, trainable=true))]
     fn add(&self, py: Python<'_>, name: &str, value: &Bound<'_, PyAny>, trainable: bool) -> PyResult<Param> {
         let value = numbers(py, value)?;
@@ -134,7 +139,7 @@ impl Params {
         py.detach(|| self.with(|params| params.fingerprint()))
     }
 
-    /// Elements of all together.
+    /// The number of elements of all parameters together.
     fn numel(&self) -> PyResult<usize> {
         self.with(|params| Ok(params.numel()))
     }

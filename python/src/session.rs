@@ -14,9 +14,16 @@ use std::sync::Arc;
 
 /// A place to compute in: it runs each function at once, on one device, and records what gradients need.
 ///
-/// device: "cpu", "cuda" or "cuda:1"; the same bits on all of them
+///     session = dg.Session("cuda", seed=1)
+///     x = session.tensor([[1.0, 2.0]], requires_grad=True)
+///     noise = session.randn(1, 2)
+///
+/// Functions that make tensors, such as `zeros`, `arange` and `randn`, are methods of a session. It keeps all values until `reset`:
+/// call that after each step of a loop that does not run a compiled program.
+///
+/// device: "cpu", "cuda" or "cuda:1", or a `Device`; the same bits on all of them
 /// seed: the seed of random numbers
-/// threads: of the CPU, all cores without it; the same bits with any number
+/// threads: of the CPU, by default all cores; the same bits with any number
 /// numerics: "strict", "fast" or "turbo"; each has one answer of its own
 /// inference: if true, nothing is recorded for gradients
 #[pyclass(frozen, module = "dittograd")]
@@ -29,7 +36,7 @@ impl Session {
         Session { held }
     }
 
-    pub fn made(&self, f: impl FnOnce(&Native) -> Result<VarId>) -> PyResult<Tensor> {
+    pub fn made(&self, f: impl FnOnce(&Native) -> Result<VarId> + Send) -> PyResult<Tensor> {
         Ok(Tensor::new(self.held.clone(), self.held.with(f)?))
     }
 }
@@ -57,7 +64,10 @@ impl Session {
         Ok(Session { held: Arc::new(Held::new(session)) })
     }
 
-    /// A tensor of what NumPy can read: floats become float32, integers become indices, booleans truth values.
+    /// A tensor of what NumPy can read: arrays, numbers, lists, tensors of PyTorch on the CPU. The data is copied.
+    ///
+    /// Floats become float32, integers indices (uint32, so negative ones are errors), booleans truth values. With `requires_grad`
+    /// gradients by it can be asked for, by `grad`.
     #[pyo3(signature = (data, requires_grad=false))]
     fn tensor(&self, py: Python<'_>, data: &Bound<'_, PyAny>, requires_grad: bool) -> PyResult<Tensor> {
         let Given { tensor, truth } = given(py, data, Negative::Refused)?;
@@ -72,7 +82,7 @@ impl Session {
         Ok(if truth && !requires_grad { made.into_truth() } else { made })
     }
 
-    /// As `tensor`, of numbers that never change: in a program they become a part of it.
+    /// As `tensor`, of numbers that never change: a recorded program holds them as a part of itself.
     fn constant(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         let Given { tensor, truth } = given(py, data, Negative::Refused)?;
         let made = self.made(|session| {
@@ -85,13 +95,13 @@ impl Session {
         Ok(if truth { made.into_truth() } else { made })
     }
 
-    /// The value of a parameter.
+    /// The value of a parameter as a tensor. In a `TrainStep` gradients flow to the parameter through it.
     fn param(&self, param: &Param) -> PyResult<Tensor> {
         self.made(|session| Ok(session.param(param.native())?.to_id()))
     }
 
-    /// Gives a parameter that is not trained a new value, such as a running mean. It takes effect at `reset`; in a program, when the step
-    /// or call ends.
+    /// Gives a parameter that is not trained a new value, such as a running mean. It takes effect at `reset`; in a recorded program,
+    /// when the step or call ends.
     fn assign(&self, param: &Param, value: &Tensor) -> PyResult<()> {
         self.held.assign(param.native(), value.id())
     }
@@ -102,8 +112,13 @@ impl Session {
         self.held.with(|session| Ok(Device::of(session.device())))
     }
 
-    /// Gradients of `outputs` by `inputs`, with `seeds` as the gradients of the outputs: `None` for an input that they do not depend on.
-    /// They can be differentiated again.
+    /// Gradients of several tensors by several: one for each of `inputs`, or `None` where no output depends on it.
+    ///
+    /// outputs: tensors of any shape
+    /// inputs: tensors made with `requires_grad`, what was computed from such, or `tracked`
+    /// seeds: a gradient for each output, of its shape
+    ///
+    /// For one output of one element there is `output.grad(inputs)`. Gradients can be differentiated again.
     fn grad(
         &self,
         outputs: Vec<Py<Tensor>>,
@@ -120,7 +135,7 @@ impl Session {
         Ok(found.into_iter().map(|id| id.map(|id| Tensor::new(self.held.clone(), id))).collect())
     }
 
-    /// Forgets all tensors of this session and frees their memory.
+    /// Forgets all tensors of this session and frees their memory. To use an earlier tensor is an error then; parameters stay.
     fn reset(&self) -> PyResult<()> {
         self.held.with(|session| {
             session.reset();

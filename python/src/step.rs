@@ -13,19 +13,29 @@ use dittograd::session::Var;
 use dittograd::tensor::AnyTensor;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 type Loss = Box<dyn for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>> + Send + Sync>;
 
-/// Forward, backward and update of a model as one program.
+/// Forward, backward and update of a model as one compiled program: the same bits on every device.
 ///
-/// `loss(session, *inputs)` is called once for each set of input shapes; all it computes is recorded and compiled. It returns the loss, a
-/// tensor of one element, or a tuple of the loss and other tensors, which `metric` reads. Parameters are read by `session.param`.
+///     def loss(session, x, labels):
+///         return dg.nn.functional.cross_entropy(x @ session.param(params["weight"]), labels)
 ///
-/// params: the parameters that it trains
-/// optimizer: what updates them, of `dittograd.optim`
-/// seed: where random numbers start
+///     step = dg.TrainStep(params, dg.optim.AdamW(lr=1e-3), loss)
+///     for x, labels in batches:
+///         step.run(x, labels)
+///     print(step.loss())
+///
+/// `loss(session, *inputs)` is called once for each set of input shapes; all it computes is recorded and compiled. It returns the loss,
+/// a tensor of one element, or a tuple of the loss and other tensors, which `metric` reads. Parameters are read by `session.param`.
+///
+/// params: the parameters that it trains, those that are `trainable`
+/// optimizer: what updates them, of `dittograd.optim`; each step needs its own
+/// loss: the function
+/// seed: where random numbers, as for dropout, start
 #[pyclass(frozen, module = "dittograd")]
 pub struct TrainStep {
     native: Mutex<Native<Loss>>,
@@ -118,7 +128,10 @@ impl TrainStep {
         Ok(TrainStep { native, params, tracer })
     }
 
-    /// One step on these arrays. On an error nothing is updated. On a GPU it does not wait.
+    /// One step on arrays, the inputs of the loss. On an error nothing is updated. On a GPU it does not wait. Shapes may differ from step
+    /// to step.
+    ///
+    /// Negative integers are labels that a loss leaves out, by its `ignore_index`.
     #[pyo3(signature = (*inputs))]
     fn run(&self, py: Python<'_>, inputs: &Bound<'_, PyTuple>) -> PyResult<()> {
         let inputs = arrays(py, inputs)?;
@@ -148,7 +161,7 @@ impl TrainStep {
         to_numpy(py, &value)
     }
 
-    /// A hash of all parameter bits.
+    /// A hash of all parameter bits: 16 hex digits that two machines can compare.
     fn fingerprint(&self, py: Python<'_>) -> PyResult<String> {
         py.detach(|| self.params.get().with(|params| params.fingerprint()))
     }
@@ -161,7 +174,7 @@ impl TrainStep {
         })
     }
 
-    /// Sets the learning rate of a group for later steps.
+    /// Sets the learning rate of a group for later steps. Groups count from 0, in the order the optimizer was given them.
     fn set_group_lr(&self, py: Python<'_>, group: usize, lr: f64) -> PyResult<()> {
         self.with(py, |step| step.set_group_lr(group, lr))
     }
@@ -172,7 +185,7 @@ impl TrainStep {
         self.with(py, |step| Ok(step.optimizer().lr()))
     }
 
-    /// Steps taken.
+    /// The number of steps taken.
     #[getter]
     fn steps(&self, py: Python<'_>) -> PyResult<u64> {
         self.with(py, |step| Ok(step.optimizer().steps()))
@@ -184,22 +197,33 @@ impl TrainStep {
         self.with(py, |step| Ok(step.text()?.to_string()))
     }
 
-    /// Writes a checkpoint: parameters, state of the optimizer and place in the random streams, from which training goes on bit for bit.
-    #[pyo3(signature = (path, *, model=""))]
-    fn save(&self, py: Python<'_>, path: PathBuf, model: &str) -> PyResult<()> {
+    /// Writes a checkpoint: parameters, state of the optimizer and place in the random streams, from which training goes on bit for
+    /// bit. `model` is a name that the file keeps.
+    #[pyo3(signature = (path, *, model="", texts=BTreeMap::new()))]
+    #[pyo3(text_signature = "(path, *, model='', texts={})")]
+    fn save(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        model: &str,
+        texts: BTreeMap<String, String>,
+    ) -> PyResult<()> {
         self.with(py, |step| {
             let mut checkpoint = self.params.get().ask(|params| Checkpoint::new(model, params))?;
             checkpoint.take(step)?;
             checkpoint.step = step.optimizer().steps();
+            checkpoint.texts = texts;
             checkpoint.save(&path)
         })
     }
 
-    /// Continues from a checkpoint. If it is of other parameters, another optimizer, seed or mode, this is an error and nothing changes.
-    fn load(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    /// Continues from a checkpoint. If it is of other parameters, another optimizer, seed or mode, this is an error and nothing changes. Returns the texts that
+    /// `save` was given.
+    fn load(&self, py: Python<'_>, path: PathBuf) -> PyResult<BTreeMap<String, String>> {
         self.with(py, |step| {
             let checkpoint = Checkpoint::load(&path)?;
-            self.params.get().ask(|params| checkpoint.restore(params, step))
+            self.params.get().ask(|params| checkpoint.restore(params, step))?;
+            Ok(checkpoint.texts)
         })
     }
 }

@@ -11,8 +11,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::Arc;
 
-/// A value on a device: float32 numbers, or unsigned 32-bit indices. Truth values are the numbers 0 and 1, and the tensor knows that they
-/// are truth values.
+/// A value on a device. A session makes it, by `session.tensor(data)` or a function; all that is computed from it is of the same
+/// session.
+///
+/// Its elements are float32 numbers, or unsigned 32-bit indices. Truth values are the numbers 0 and 1, of which the tensor knows that
+/// they are truth values. Tensors do not change: there are no methods in place, and no views.
 #[pyclass(frozen, module = "dittograd")]
 pub struct Tensor {
     session: Arc<Held>,
@@ -45,37 +48,40 @@ fn common(inputs: &[&Tensor]) -> PyResult<Arc<Held>> {
 }
 
 /// What `f` finds out about the values of `inputs`.
-pub fn asked_all<T>(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<T>) -> PyResult<T> {
+pub fn asked_all<T: Send>(
+    inputs: &[&Tensor],
+    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<T> + Send,
+) -> PyResult<T> {
     common(inputs)?.with(|session| f(&inputs.iter().map(|t| session.from_id(t.id)).collect::<Vec<_>>()))
 }
 
 /// What `f` finds out about a tensor.
-pub fn asked<T>(input: &Tensor, f: impl for<'s> FnOnce(Var<'s>) -> Result<T>) -> PyResult<T> {
+pub fn asked<T: Send>(input: &Tensor, f: impl for<'s> FnOnce(Var<'s>) -> Result<T> + Send) -> PyResult<T> {
     asked_all(&[input], |v| f(v[0]))
 }
 
 /// Runs `f` on the values of `inputs`.
 pub fn many(
     inputs: &[&Tensor],
-    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Vec<Var<'s>>>,
+    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Vec<Var<'s>>> + Send,
 ) -> PyResult<Vec<Tensor>> {
     let ids = asked_all(inputs, |v| Ok(f(v)?.into_iter().map(Var::to_id).collect::<Vec<_>>()))?;
     Ok(ids.into_iter().map(|id| Tensor::new(inputs[0].session.clone(), id)).collect())
 }
 
 /// Like [`many`], for a function of one result.
-pub fn one(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>>) -> Answer {
+pub fn one(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>> + Send) -> Answer {
     let id = asked_all(inputs, |v| Ok(f(v)?.to_id()))?;
     Ok(Tensor::new(inputs[0].session.clone(), id))
 }
 
 /// Like [`one`], for a function whose results are truth values: a comparison, a logical function.
-pub fn truth(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>>) -> Answer {
+pub fn truth(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>> + Send) -> Answer {
     one(inputs, f).map(Tensor::into_truth)
 }
 
 /// Like [`one`], for a function that only moves elements: of truth values it makes truth values.
-pub fn moved(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>>) -> Answer {
+pub fn moved(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>> + Send) -> Answer {
     let truth = inputs.iter().all(|t| t.truth);
     Ok(Tensor { truth, ..one(inputs, f)? })
 }
@@ -83,7 +89,7 @@ pub fn moved(inputs: &[&Tensor], f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Va
 /// Like [`moved`], for a function of several results.
 pub fn moved_many(
     inputs: &[&Tensor],
-    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Vec<Var<'s>>>,
+    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Vec<Var<'s>>> + Send,
 ) -> PyResult<Vec<Tensor>> {
     let truth = inputs.iter().all(|t| t.truth);
     Ok(many(inputs, f)?.into_iter().map(|t| Tensor { truth, ..t }).collect())
@@ -92,7 +98,7 @@ pub fn moved_many(
 /// Like [`many`], for a function of two results.
 pub fn two(
     inputs: &[&Tensor],
-    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<(Var<'s>, Var<'s>)>,
+    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<(Var<'s>, Var<'s>)> + Send,
 ) -> PyResult<(Tensor, Tensor)> {
     let (a, b) = asked_all(inputs, |v| {
         let (a, b) = f(v)?;
@@ -103,10 +109,10 @@ pub fn two(
 }
 
 /// What `f` finds out about the value of `input` and of each tensor of `others` that is given.
-fn asked_optional<T>(
+fn asked_optional<T: Send>(
     input: &Tensor,
     others: &[Option<&Tensor>],
-    f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<T>,
+    f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<T> + Send,
 ) -> PyResult<T> {
     let given: Vec<&Tensor> = std::iter::once(input).chain(others.iter().copied().flatten()).collect();
     asked_all(&given, |v| {
@@ -120,7 +126,7 @@ fn asked_optional<T>(
 pub fn with_optional(
     input: &Tensor,
     others: &[Option<&Tensor>],
-    f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<Var<'s>>,
+    f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<Var<'s>> + Send,
 ) -> Answer {
     let id = asked_optional(input, others, |x, others| Ok(f(x, others)?.to_id()))?;
     Ok(Tensor::new(input.session.clone(), id))
@@ -130,7 +136,7 @@ pub fn with_optional(
 pub fn many_with_optional(
     input: &Tensor,
     others: &[Option<&Tensor>],
-    f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<Vec<Var<'s>>>,
+    f: impl for<'s> FnOnce(Var<'s>, &[Option<Var<'s>>]) -> Result<Vec<Var<'s>>> + Send,
 ) -> PyResult<Vec<Tensor>> {
     let ids = asked_optional(input, others, |x, others| {
         Ok(f(x, others)?.into_iter().map(Var::to_id).collect::<Vec<_>>())
@@ -189,7 +195,7 @@ impl Tensor {
 
 #[pymethods]
 impl Tensor {
-    /// The sizes of its axes.
+    /// The sizes of its axes, as a tuple.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.dims()?)
@@ -212,13 +218,13 @@ impl Tensor {
         asked(self, |x| Ok(x.shape()?.numel()))
     }
 
-    /// Whether gradients flow to it.
+    /// Whether gradients flow to it: it was made with `requires_grad`, or computed from what was.
     #[getter]
     fn requires_grad(&self) -> PyResult<bool> {
         asked(self, |x| x.requires_grad())
     }
 
-    /// Its only element, as a Python number.
+    /// Its only element, as a Python number: a float, an int if it is an index, a bool if it is a truth value. Waits for the device.
     fn item<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         if self.is_index()? {
             let values = asked(self, |x| x.indices())?;
@@ -234,13 +240,13 @@ impl Tensor {
         Ok(number.into_pyobject(py)?.into_any())
     }
 
-    /// Its elements as a NumPy array. Waits for the device.
+    /// Its elements as a new NumPy array of float32, uint32 or bool. Waits for the device.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let array = to_numpy(py, &asked(self, |x| x.to_any())?)?;
         if self.truth { array.call_method1("astype", ("bool",)) } else { Ok(array) }
     }
 
-    /// Its session.
+    /// The session that it belongs to.
     #[getter]
     fn session(&self) -> Session {
         Session::of(self.session.clone())
@@ -251,14 +257,26 @@ impl Tensor {
         moved(&[self], |v| v[0].detach())
     }
 
-    /// The same value in a form that gradients can be asked of: itself if gradients flow to it already.
+    /// The same value in a form that gradients by it can be asked for, as with `requires_grad=True`; itself if gradients flow to it
+    /// already.
     fn tracked(&self) -> Answer {
         one(&[self], |v| v[0].tracked())
     }
 
-    /// Gradients of this tensor, which must have one element, by each of `inputs`: `None` for those it does not depend on.
+    /// Gradients of this tensor, which must have one element, by each of `inputs`: a list, with `None` for those that it does not
+    /// depend on.
+    ///
+    /// Nothing is accumulated, unlike by PyTorch's `backward`. Gradients can be differentiated again. `session.grad` takes outputs of
+    /// any shape.
     fn grad(&self, inputs: Vec<Py<Tensor>>) -> PyResult<Vec<Option<Tensor>>> {
         let ids: Vec<VarId> = inputs.iter().map(|t| t.get().id).collect();
+        let dims = self.dims()?;
+        if dims.iter().any(|d| *d != 1) {
+            return Err(PyValueError::new_err(format!(
+                "grad: the tensor has shape {dims:?}; it needs one element, such as a sum. For several, use \
+                 session.grad(outputs, inputs, seeds)"
+            )));
+        }
         let found = self.session.with(|session| {
             let y = session.from_id(self.id);
             let wanted: Vec<Var<'_>> = ids.iter().map(|&id| session.from_id(id)).collect();

@@ -1,6 +1,7 @@
 """What the package itself does: sessions, tensors, operators, indices, gradients, errors. `compare/opinfo.py` compares its functions with PyTorch's."""
 
 import re
+import threading
 
 import dittograd as dg
 import numpy as np
@@ -124,6 +125,34 @@ def test_other_libraries_read_tensors(session):
     assert session.tensor(np.zeros((0, 4))).numpy().shape == (0, 4)
     np.testing.assert_array_equal(session.tensor(x.T).numpy(), x.T)
     np.testing.assert_array_equal(session.tensor(x[:, ::2]).numpy(), x[:, ::2])
+
+
+def test_gradients_are_of_one_number(session):
+    x = session.tensor([2.0, 3.0], requires_grad=True)
+    with pytest.raises(ValueError, match=r"the tensor has shape \[2\]; it needs one element, such as a sum"):
+        (x * x).grad([x])
+    (gradient,) = (x * x).sum(0, keepdim=True).grad([x])
+    assert gradient.numpy().tolist() == [4.0, 6.0]
+
+
+def test_other_threads_run_while_a_session_computes():
+    session = dg.Session(dg.Device("cpu", threads=1), inference=True)
+    x, counted, done = session.tensor(np.ones((1500, 1500))), [0], threading.Event()
+
+    def count():
+        while not done.is_set():
+            counted[0] += 1
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    before = counted[0]
+    # One call: Python's own switches between threads come in the middle of it only if it lets them.
+    y = x @ x
+    after = counted[0]
+    done.set()
+    thread.join()
+    assert y.numpy()[0, 0] == 1500.0
+    assert after - before > 1000
 
 
 def test_constants_and_tracked_values(session):

@@ -214,3 +214,18 @@ def test_threads_share_a_step():
     for _ in range(201):
         other.run(X, Y)
     assert other.fingerprint() == step.fingerprint()
+
+
+def test_labels_are_left_out():
+    params = dg.Params()
+    params.add("weight", np.random.default_rng(1).normal(size=(10, 3)))
+
+    def loss(session, x, y):
+        return dg.nn.functional.cross_entropy(x @ session.param(params["weight"]), y, ignore_index=-100)
+
+    found = []
+    for x, y in [(X, np.where(np.arange(64) < 32, Y, -100)), (X[:32], Y[:32])]:
+        step = dg.TrainStep(params, dg.optim.SGD(lr=0.0), loss)
+        step.run(x, y)
+        found.append(step.loss())
+    assert abs(found[0] - found[1]) < 1e-6

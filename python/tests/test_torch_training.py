@@ -251,6 +251,7 @@ def test_a_checkpoint_goes_on(tmp_path):
     other.load(tmp_path / "state.safetensors", x, y)
     other(x, y)
     assert other.fingerprint() == step.fingerprint()
+    assert other.state_dict()["norm.num_batches_tracked"] == step.state_dict()["norm.num_batches_tracked"] == 4
 
 
 def test_batches_are_tensors_arrays_or_named():
@@ -348,6 +349,10 @@ def test_the_program_trains_an_exported_model(tmp_path):
 def test_mistakes_are_named():
     model, x, y = small()
     loss = nn.CrossEntropyLoss()
+    with pytest.raises(TypeError, match="the model is of type str; give a torch.nn.Module"):
+        dt.load("gpt2")
+    with pytest.raises(TypeError, match="optimizer Optimizer is not supported; use torch.optim.SGD"):
+        dt.TrainStep(model, loss, dg.optim.SGD(lr=0.1))
     with pytest.raises(TypeError, match="optimizer NAdam is not supported; use torch.optim.SGD"):
         dt.TrainStep(model, loss, torch.optim.NAdam(model.parameters()))
     with pytest.raises(ValueError, match="amsgrad=True is not supported"):

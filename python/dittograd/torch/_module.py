@@ -1,5 +1,7 @@
 """PyTorch models that compute in dittograd."""
 
+import json
+
 import dittograd as dg
 import numpy as np
 import torch
@@ -34,6 +36,8 @@ class Module:
     """
 
     def __init__(self, model, *, device="cpu", seed=0):
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"the model is of type {type(model).__name__}; give a torch.nn.Module")
         self.model = model
         self.seed = seed
         self.params = dg.Params(device)
@@ -138,6 +142,16 @@ class Module:
         """Adds to integer buffers, such as `num_batches_tracked`."""
         for name, step in updates.items():
             self._integers[name] += step
+
+    def integers(self):
+        """The integer buffers as text, for checkpoints."""
+        return json.dumps({name: t.tolist() for name, t in self._integers.items()})
+
+    def set_integers(self, text):
+        """Takes the integer buffers that a checkpoint has."""
+        for name, values in json.loads(text).items():
+            if name in self._integers:
+                self._integers[name] = torch.tensor(values, dtype=self._integers[name].dtype)
 
     def values(self, session, lowered, prefix=""):
         """The parameters and buffers that a program reads, as tensors of a session."""

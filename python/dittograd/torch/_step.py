@@ -53,8 +53,8 @@ class TrainStep:
         self._clip = {"clip_norm": clip_norm, "clip_value": clip_value}
         self._variants = {}
         self._step = None
-        self._groups = _groups(self.module, optimizer)
         _check(optimizer)
+        self._groups = _groups(self.module, optimizer)
 
     def __call__(self, *args, **kwargs):
         """One step on a batch. On a GPU it does not wait; `loss` does."""
@@ -122,7 +122,7 @@ class TrainStep:
 
     def save(self, path):
         """Writes a checkpoint: parameters, state of the optimizer and place in the random streams, from which training goes on bit for bit."""
-        self._made().save(path, model=type(self.module.model).__name__)
+        self._made().save(path, model=type(self.module.model).__name__, texts={"integers": self.module.integers()})
 
     def load(self, path, *args, **kwargs):
         """Continues from a checkpoint. Before the first step it needs an example batch, as for a step, which is not trained on."""
@@ -130,7 +130,7 @@ class TrainStep:
             if not args and not kwargs:
                 raise ValueError("before the first step the program is not made yet; give an example batch: step.load(path, x, y)")
             self._choose(Arguments(args, kwargs))
-        self._step.load(path)
+        self.module.set_integers(self._step.load(path).get("integers", "{}"))
         # A checkpoint has the learning rates of its last step; those of the optimizer are set before the next one.
         self._rates = [None] * len(self._rates)
 

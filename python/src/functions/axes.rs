@@ -28,14 +28,14 @@ pub fn of_vectors<'s>(v: &[Var<'s>], f: impl FnOnce(&[Var<'s>]) -> Result<Var<'s
 }
 
 /// Runs `f`, which works along an axis, on `input`, as [`of_vectors`] does.
-pub fn along(input: &Tensor, f: impl for<'s> FnOnce(Var<'s>) -> Result<Var<'s>>) -> Answer {
+pub fn along(input: &Tensor, f: impl for<'s> FnOnce(Var<'s>) -> Result<Var<'s>> + Send) -> Answer {
     one(&[input], |v| of_vectors(v, |v| f(v[0])))
 }
 
 /// Like [`along`], for a function of two results.
 pub fn along_two(
     input: &Tensor,
-    f: impl for<'s> FnOnce(Var<'s>) -> Result<(Var<'s>, Var<'s>)>,
+    f: impl for<'s> FnOnce(Var<'s>) -> Result<(Var<'s>, Var<'s>)> + Send,
 ) -> PyResult<(Tensor, Tensor)> {
     let scalar = input.rank()? == 0;
     two(&[input], |v| {

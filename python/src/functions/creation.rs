@@ -19,11 +19,11 @@ pub mod creation {
         unsigned("size", &listed("size", first, more)?)
     }
 
-    fn made(session: &Session, f: impl for<'s> FnOnce(&'s Native) -> Result<Var<'s>>) -> Answer {
+    fn made(session: &Session, f: impl for<'s> FnOnce(&'s Native) -> Result<Var<'s>> + Send) -> Answer {
         session.made(|s| Ok(f(s)?.to_id()))
     }
 
-    /// Zeros.
+    /// Zeros of a size: `session.zeros(2, 3)` or `session.zeros([2, 3])`. All tensors of numbers are float32; `dtype` may say so.
     #[pyfunction]
     #[pyo3(signature = (session, size, *more, dtype=None))]
     fn zeros(session: &Session, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
@@ -31,7 +31,7 @@ pub mod creation {
         made(session, |s| s.zeros(&size))
     }
 
-    /// Ones.
+    /// Ones of a size, which is a list or separate numbers.
     #[pyfunction]
     #[pyo3(signature = (session, size, *more, dtype=None))]
     fn ones(session: &Session, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
@@ -39,14 +39,14 @@ pub mod creation {
         made(session, |s| s.ones(&size))
     }
 
-    /// Zeros too: there is no memory without values.
+    /// Zeros too, of a size which is a list or separate numbers: there is no memory without values.
     #[pyfunction]
     #[pyo3(signature = (session, size, *more, dtype=None))]
     fn empty(session: &Session, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
         zeros(session, size, more, dtype)
     }
 
-    /// Every element the same number.
+    /// A tensor of a size with every element the number `fill_value`.
     #[pyfunction]
     #[pyo3(signature = (session, size, fill_value, *, dtype=None))]
     fn full(session: &Session, size: Dims, fill_value: f64, dtype: Option<&str>) -> Answer {
@@ -54,7 +54,7 @@ pub mod creation {
         made(session, |s| s.full(&size, fill_value))
     }
 
-    /// A tensor without axes that holds a number.
+    /// A tensor without axes that holds the number `s`.
     #[pyfunction]
     #[pyo3(signature = (session, s, *, dtype=None))]
     fn scalar_tensor(session: &Session, s: f64, dtype: Option<&str>) -> Answer {
@@ -62,7 +62,7 @@ pub mod creation {
         made(session, |session| session.full(&[], s))
     }
 
-    /// A matrix with ones on the diagonal and zeros elsewhere.
+    /// A matrix `(n, m)`, by default `(n, n)`, with ones on the diagonal and zeros elsewhere.
     #[pyfunction]
     #[pyo3(signature = (session, n, m=None, *, dtype=None))]
     fn eye(session: &Session, n: usize, m: Option<usize>, dtype: Option<&str>) -> Answer {
@@ -70,7 +70,8 @@ pub mod creation {
         made(session, |s| s.eye_with(n, m.unwrap_or(n)))
     }
 
-    /// The numbers from `start` up to, not including, `end`, in steps. One number alone is the end.
+    /// The numbers from `start` up to, not including, `end`, in steps, as float32: `session.arange(3)` is 0, 1, 2. One number alone is
+    /// the end.
     #[pyfunction]
     #[pyo3(signature = (session, start=0.0, end=None, step=1.0, *, dtype=None))]
     fn arange(session: &Session, start: f64, end: Option<f64>, step: f64, dtype: Option<&str>) -> Answer {
@@ -90,7 +91,7 @@ pub mod creation {
         }
     }
 
-    /// Numbers from `start` to `end` at equal distances.
+    /// `steps` numbers from `start` to `end`, both included, at equal distances. The ends may be tensors of one element.
     #[pyfunction]
     #[pyo3(signature = (session, start, end, steps, *, dtype=None))]
     fn linspace(
@@ -105,7 +106,7 @@ pub mod creation {
         made(session, |s| s.linspace(start, end, steps))
     }
 
-    /// Powers of `base` whose exponents go from `start` to `end` at equal distances.
+    /// `steps` powers of `base` whose exponents go from `start` to `end` at equal distances.
     #[pyfunction]
     #[pyo3(signature = (session, start, end, steps, base=10.0, *, dtype=None))]
     fn logspace(
@@ -121,21 +122,23 @@ pub mod creation {
         made(session, |s| s.logspace(start, end, steps, base))
     }
 
-    /// Rows and columns of the elements of the lower triangle of a matrix.
+    /// Rows and columns `(2, count)` of the elements of the lower triangle of a matrix `(row, col)`, up to diagonal `offset` above the
+    /// main one.
     #[pyfunction]
     #[pyo3(signature = (session, row, col, offset=0))]
     fn tril_indices(session: &Session, row: usize, col: usize, offset: i64) -> Answer {
         made(session, |s| s.tril_indices(row, col, offset))
     }
 
-    /// Rows and columns of the elements of the upper triangle of a matrix.
+    /// Rows and columns `(2, count)` of the elements of the upper triangle of a matrix `(row, col)`, from diagonal `offset` above the
+    /// main one.
     #[pyfunction]
     #[pyo3(signature = (session, row, col, offset=0))]
     fn triu_indices(session: &Session, row: usize, col: usize, offset: i64) -> Answer {
         made(session, |s| s.triu_indices(row, col, offset))
     }
 
-    /// Uniform draws from 0 to 1.
+    /// Uniform draws from 0 up to 1 of a size, which is a list or separate numbers. The seed of the session decides them.
     #[pyfunction]
     #[pyo3(signature = (session, size, *more, dtype=None))]
     fn rand(session: &Session, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
@@ -143,7 +146,8 @@ pub mod creation {
         made(session, |s| s.uniform(&size))
     }
 
-    /// Draws of the normal distribution with mean 0 and deviation 1.
+    /// Draws of the normal distribution with mean 0 and deviation 1, of a size, which is a list or separate numbers. The seed of the
+    /// session decides them.
     #[pyfunction]
     #[pyo3(signature = (session, size, *more, dtype=None))]
     fn randn(session: &Session, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
@@ -165,7 +169,8 @@ pub mod creation {
         if numbers { draws.to_float() } else { Ok(draws) }
     }
 
-    /// Random indices from `low`, 0 if it is left out, up to, not including, `high`.
+    /// Random indices from `low` up to, not including, `high`: `session.randint(2, 10, [4])`. With two arguments, from 0:
+    /// `session.randint(10, [4])`. With `dtype="float32"` they are numbers.
     #[pyfunction]
     #[pyo3(signature = (session, low, high, size=None, *, dtype=None))]
     fn randint(session: &Session, low: u32, high: Dims, size: Option<Dims>, dtype: Option<&str>) -> Answer {
@@ -188,7 +193,8 @@ pub mod creation {
         made(session, |s| s.permutation(n))
     }
 
-    /// Normal draws, each with its own mean and deviation.
+    /// Draws of the normal distribution, each with its own mean and deviation: at least one of them is a tensor, and `std` is by
+    /// default 1. `session.normal` takes two numbers and a size.
     #[pyfunction]
     #[pyo3(signature = (mean, std=Operand::Number(1.0)))]
     fn normal(mean: Operand<'_>, std: Operand<'_>) -> Answer {
@@ -206,7 +212,7 @@ pub mod creation {
         }
     }
 
-    /// Normal draws with one mean and deviation.
+    /// As `session.normal`: draws of the normal distribution with one mean and deviation, of a size.
     #[pyfunction]
     #[pyo3(name = "normal_of_size", signature = (session, mean, std, size, *, dtype=None))]
     fn normal_of_size(session: &Session, mean: f64, std: f64, size: Dims, dtype: Option<&str>) -> Answer {
@@ -214,7 +220,7 @@ pub mod creation {
         made(session, |s| s.normal(&size, mean, std))
     }
 
-    /// 1 with the probability that the element is, or `p`, and 0 otherwise.
+    /// 1 with the probability that the element is, or for all elements `p`, and 0 otherwise.
     #[pyfunction]
     #[pyo3(signature = (input, p=None))]
     fn bernoulli(input: &Tensor, p: Option<f64>) -> Answer {
@@ -224,7 +230,8 @@ pub mod creation {
         })
     }
 
-    /// Indices of the last axis, drawn with probabilities proportional to its elements.
+    /// `num_samples` indices of the last axis, drawn with probabilities proportional to its elements; without `replacement` each at
+    /// most once.
     #[pyfunction]
     #[pyo3(signature = (input, num_samples, replacement=false))]
     fn multinomial(input: &Tensor, num_samples: usize, replacement: bool) -> Answer {
@@ -245,14 +252,14 @@ pub mod creation {
         full_like(input, 1.0, dtype)
     }
 
-    /// Zeros too: there is no memory without values.
+    /// Zeros too, in the shape of a tensor: there is no memory without values.
     #[pyfunction]
     #[pyo3(signature = (input, *, dtype=None))]
     fn empty_like(input: &Tensor, dtype: Option<&str>) -> Answer {
         full_like(input, 0.0, dtype)
     }
 
-    /// Every element the same number, in the shape of a tensor.
+    /// A tensor of the shape of another with every element the number `fill_value`.
     #[pyfunction]
     #[pyo3(signature = (input, fill_value, *, dtype=None))]
     fn full_like(input: &Tensor, fill_value: f64, dtype: Option<&str>) -> Answer {
@@ -285,7 +292,7 @@ pub mod creation {
         one(&[input], |v| draw(v[0].session(), v[0].shape()?.dims(), low, high, numbers))
     }
 
-    /// Zeros in the session of a tensor.
+    /// Zeros of a size, a list or separate numbers, in the session of a tensor.
     #[pyfunction]
     #[pyo3(signature = (input, size, *more, dtype=None))]
     fn new_zeros(input: &Tensor, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
@@ -293,7 +300,7 @@ pub mod creation {
         one(&[input], |v| v[0].session().zeros(&size))
     }
 
-    /// Ones in the session of a tensor.
+    /// Ones of a size, a list or separate numbers, in the session of a tensor.
     #[pyfunction]
     #[pyo3(signature = (input, size, *more, dtype=None))]
     fn new_ones(input: &Tensor, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
@@ -301,14 +308,14 @@ pub mod creation {
         one(&[input], |v| v[0].session().ones(&size))
     }
 
-    /// Zeros too: there is no memory without values.
+    /// Zeros too, of a size, in the session of a tensor: there is no memory without values.
     #[pyfunction]
     #[pyo3(signature = (input, size, *more, dtype=None))]
     fn new_empty(input: &Tensor, size: Dims, more: Vec<i64>, dtype: Option<&str>) -> Answer {
         new_zeros(input, size, more, dtype)
     }
 
-    /// Every element the same number, in the session of a tensor.
+    /// A tensor of a size with every element the number `fill_value`, in the session of a tensor.
     #[pyfunction]
     #[pyo3(signature = (input, size, fill_value, *, dtype=None))]
     fn new_full(input: &Tensor, size: Dims, fill_value: f64, dtype: Option<&str>) -> Answer {

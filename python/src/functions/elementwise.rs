@@ -23,7 +23,7 @@ fn scalar_with<'s>(values: &[Var<'s>], number: f64) -> Result<Var<'s>> {
 /// Runs `f` on tensors and numbers, of which at least one is a tensor.
 pub(crate) fn mixed(
     inputs: &[&Operand<'_>],
-    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>>,
+    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>> + Send,
 ) -> Answer {
     let tensors: Vec<&Tensor> = inputs
         .iter()
@@ -37,13 +37,20 @@ pub(crate) fn mixed(
             "all arguments are numbers; give at least one tensor, which says where to compute",
         ));
     }
+    let numbers: Vec<Option<f64>> = inputs
+        .iter()
+        .map(|input| match input {
+            Operand::Tensor(_) => None,
+            Operand::Number(n) => Some(*n),
+        })
+        .collect();
     one(&tensors, |v| {
         let mut given = v.iter().copied();
-        let mut all = Vec::with_capacity(inputs.len());
-        for input in inputs {
-            match input {
-                Operand::Tensor(_) => all.extend(given.next()),
-                Operand::Number(n) => all.push(scalar_with(v, *n)?),
+        let mut all = Vec::with_capacity(numbers.len());
+        for number in numbers {
+            match number {
+                None => all.extend(given.next()),
+                Some(n) => all.push(scalar_with(v, n)?),
             }
         }
         f(&all)
@@ -53,7 +60,7 @@ pub(crate) fn mixed(
 /// Like [`mixed`], for a function whose results are truth values.
 pub(crate) fn mixed_truth(
     inputs: &[&Operand<'_>],
-    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>>,
+    f: impl for<'s> FnOnce(&[Var<'s>]) -> Result<Var<'s>> + Send,
 ) -> Answer {
     mixed(inputs, f).map(Tensor::into_truth)
 }

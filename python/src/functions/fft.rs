@@ -67,7 +67,13 @@ pub mod fft {
         add_all(module)
     }
 
-    /// The discrete Fourier transform of a complex value, of `n` points: cut, or with zeros at the end.
+    /// The discrete Fourier transform of a complex value along an axis, the last by default.
+    ///
+    /// A complex value is pairs of a real and an imaginary part along one more last axis of 2, which `dim` does not count.
+    ///
+    /// n: the number of points, by default all: elements are cut, or zeros added at the end
+    /// norm: "backward", the default, which divides the inverse by `n`; "forward", which divides the transform; "ortho", both by its
+    /// root
     #[pyfunction]
     #[pyo3(signature = (input, n=None, dim=-1, norm=None))]
     fn fft(input: &Tensor, n: Option<usize>, dim: i64, norm: Option<&str>) -> Answer {
@@ -75,7 +81,7 @@ pub mod fft {
         one(&[input], |v| v[0].fft(n, dim, norm))
     }
 
-    /// The inverse of `fft`.
+    /// The inverse of `fft`, with the same arguments.
     #[pyfunction]
     #[pyo3(signature = (input, n=None, dim=-1, norm=None))]
     fn ifft(input: &Tensor, n: Option<usize>, dim: i64, norm: Option<&str>) -> Answer {
@@ -83,7 +89,7 @@ pub mod fft {
         one(&[input], |v| v[0].ifft(n, dim, norm))
     }
 
-    /// The transform of a real value: the modes 0 to `n / 2`, complex.
+    /// The transform of a real value along an axis, the last by default: the modes 0 to `n / 2`, complex. Arguments as of `fft`.
     #[pyfunction]
     #[pyo3(signature = (input, n=None, dim=-1, norm=None))]
     fn rfft(input: &Tensor, n: Option<usize>, dim: i64, norm: Option<&str>) -> Answer {

@@ -68,7 +68,8 @@ pub mod linalg {
         Err(PyNotImplementedError::new_err(format!("{function}: check_errors=True; look at the last result")))
     }
 
-    /// The Cholesky factor of symmetric positive definite matrices. Others give NaN.
+    /// The Cholesky factor `L` of symmetric positive definite matrices `L Lᵀ`, or with `upper` its transpose. Others give NaN, where
+    /// PyTorch raises.
     #[pyfunction]
     #[pyo3(signature = (A, *, upper=false))]
     fn cholesky(A: &Tensor, upper: bool) -> Answer {
@@ -84,7 +85,7 @@ pub mod linalg {
         two(&[A], |v| v[0].cholesky_ex(upper))
     }
 
-    /// The inverse of square matrices. A singular matrix gives infinities or NaN.
+    /// The inverse of square matrices. A singular matrix gives infinities or NaN, where PyTorch raises.
     #[pyfunction]
     fn inv(A: &Tensor) -> Answer {
         one(&[A], |v| v[0].inverse())
@@ -102,7 +103,8 @@ pub mod linalg {
         two(&[A], |v| v[0].slogdet())
     }
 
-    /// The solution of `A X = B`, or of `X A = B` if not `left`. A singular matrix gives infinities or NaN.
+    /// The solution `X` of `A X = B`, or of `X A = B` if not `left`, for square matrices `A`. `B` may be one vector. A singular matrix
+    /// gives infinities or NaN, where PyTorch raises.
     #[pyfunction]
     #[pyo3(signature = (A, B, *, left=true))]
     fn solve(A: &Tensor, B: &Tensor, left: bool) -> Answer {
@@ -236,21 +238,21 @@ pub mod linalg {
         one(&[input, other], |v| v[0].matmul(v[1]))
     }
 
-    /// The dot products along an axis; other axes broadcast.
+    /// The dot products along an axis, the last by default; other axes broadcast.
     #[pyfunction]
     #[pyo3(signature = (x, y, *, dim=-1))]
     fn vecdot(x: &Tensor, y: &Tensor, dim: i64) -> Answer {
         one(&[x, y], |v| v[0].vecdot(v[1], dim))
     }
 
-    /// The cross product of vectors of three elements along an axis.
+    /// The cross product of vectors of three elements along an axis, the last by default.
     #[pyfunction]
     #[pyo3(signature = (input, other, *, dim=-1))]
     fn cross(input: &Tensor, other: &Tensor, dim: i64) -> Answer {
         one(&[input, other], |v| v[0].cross(v[1], dim))
     }
 
-    /// The diagonal of two axes, as the last axis.
+    /// The diagonal of two axes, by default the last two, as the last axis.
     #[pyfunction]
     #[pyo3(signature = (A, *, offset=0, dim1=-2, dim2=-1))]
     fn diagonal(A: &Tensor, offset: i64, dim1: i64, dim2: i64) -> Answer {
@@ -289,7 +291,8 @@ pub mod linalg {
         }
     }
 
-    /// A norm of matrices: `"fro"`, the largest sum of a column (1) or of a row (inf), or the smallest (-1, -inf).
+    /// A norm of matrices: "fro", the default, or the largest sum of a column (1) or of a row (inf), or the smallest (-1, -inf). `dim`
+    /// are the axes of the matrices, by default the last two.
     #[pyfunction]
     #[pyo3(signature = (A, ord=Order::Name("fro".into()), dim=[-2, -1], keepdim=false, *, dtype=None))]
     fn matrix_norm(A: &Tensor, ord: Order, dim: [i64; 2], keepdim: bool, dtype: Option<&str>) -> Answer {

@@ -78,7 +78,7 @@ pub mod nn_activations {
         }
     }
 
-    /// The first half of an axis times the sigmoid of the second half.
+    /// The first half of an axis, the last by default, times the sigmoid of the second half.
     #[pyfunction]
     #[pyo3(signature = (input, dim=-1))]
     fn glu(input: &Tensor, dim: i64) -> Answer {
@@ -105,7 +105,7 @@ pub mod nn_activations {
         one(&[input], |v| v[0].rrelu_random(lower, upper))
     }
 
-    /// Numbers held between `min_val` and `max_val`.
+    /// Numbers held between `min_val`, by default -1, and `max_val`, by default 1.
     #[pyfunction]
     #[pyo3(signature = (input, min_val=-1.0, max_val=1.0))]
     fn hardtanh(input: &Tensor, min_val: f64, max_val: f64) -> Answer {
@@ -143,7 +143,7 @@ pub mod nn_activations {
         one(&[input], |v| v[0].threshold(threshold, value))
     }
 
-    /// Softmax along an axis: positive numbers whose sum is 1.
+    /// Softmax along the axis `dim`: positive numbers whose sum is 1.
     #[pyfunction]
     #[pyo3(signature = (input, dim, dtype=None))]
     fn softmax(input: &Tensor, dim: i64, dtype: Option<&str>) -> Answer {
@@ -151,7 +151,7 @@ pub mod nn_activations {
         along(input, |x| x.softmax_axis(dim))
     }
 
-    /// The logarithm of the softmax along an axis.
+    /// The logarithm of the softmax along the axis `dim`, without overflow.
     #[pyfunction]
     #[pyo3(signature = (input, dim, dtype=None))]
     fn log_softmax(input: &Tensor, dim: i64, dtype: Option<&str>) -> Answer {
@@ -159,7 +159,7 @@ pub mod nn_activations {
         along(input, |x| x.log_softmax_axis(dim))
     }
 
-    /// The softmax of `-input` along an axis.
+    /// The softmax of `-input` along the axis `dim`.
     #[pyfunction]
     #[pyo3(signature = (input, dim, dtype=None))]
     fn softmin(input: &Tensor, dim: i64, dtype: Option<&str>) -> Answer {
@@ -180,8 +180,8 @@ pub mod nn_activations {
         one(&[grad_output, output], |v| v[1].mul(v[0].sub(v[0].mul(v[1])?.sum_dim(&[dim], true)?)?))
     }
 
-    /// A random sample of the classes along an axis, by their logits: with `hard` one-hot, otherwise a softmax with noise. Gradients are
-    /// those of the softmax.
+    /// A random sample of the classes along an axis, the last by default, by their logits: with `hard` one-hot, otherwise a softmax
+    /// with noise, at the temperature `tau`. Gradients are those of the softmax.
     #[pyfunction]
     #[pyo3(signature = (logits, tau=1.0, hard=false, *, dim=-1))]
     fn gumbel_softmax(logits: &Tensor, tau: f64, hard: bool, dim: i64) -> Answer {

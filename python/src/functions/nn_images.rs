@@ -175,8 +175,11 @@ mod ranked {
         ($($axes:literal $sizes:literal $conv:ident $transpose:ident $max:ident $max_indices:ident $unpool:ident
             $lp:ident $adaptive_avg:ident $adaptive_max:ident;)*) => {
             $(
-                #[doc = concat!("Convolution of images `(N, C, ", $sizes, ")`, or of one image. `padding` is \"valid\", \"same\" \
-                    (which needs stride 1) or numbers.")]
+                #[doc = concat!("Convolution of images `(N, C, ", $sizes, ")`, or of one image without `N`, with\n`weight` \
+                    `(O, C / groups, kernel sizes…)` and `bias` `(O)`: images `(N, O, …)`.\n\n\
+                    `stride`, `padding` and `dilation` are one number for all axes or one for each; by default 1, 0 and 1.\n\
+                    `padding` adds zeros on both sides. It may also be \"valid\", which is 0, or \"same\", which keeps the sizes and \
+                    needs stride 1.")]
                 #[pyfunction]
                 #[pyo3(signature = (input, weight, bias=None, stride=Sizes::One(1), padding=Padding::Sizes(Sizes::One(0)),
                     dilation=Sizes::One(1), groups=1))]
@@ -203,7 +206,10 @@ mod ranked {
                     })
                 }
 
-                #[doc = concat!("Transposed convolution of images `(N, C, ", $sizes, ")`, or of one image.")]
+                #[doc = concat!("Transposed convolution of images `(N, C, ", $sizes, ")`, or of one image without `N`, with\n`weight` \
+                    `(C, O / groups, kernel sizes…)` and `bias` `(O)`: images `(N, O, …)`.\n\n\
+                    `stride`, `padding`, `output_padding` and `dilation` are one number for all axes or one for each; by default 1, 0, 0 \
+                    and 1.\n`padding` is that of the convolution whose sizes it undoes; `output_padding` is added to the sizes at the end.")]
                 #[pyfunction]
                 #[pyo3(signature = (input, weight, bias=None, stride=Sizes::One(1), padding=Sizes::One(0),
                     output_padding=Sizes::One(0), groups=1, dilation=Sizes::One(1)))]
@@ -227,7 +233,9 @@ mod ranked {
                 }
 
                 #[doc = concat!("The largest element of each window of the last axes (", $sizes, "); with `return_indices` also its \
-                    position, counted through these axes.")]
+                    position, counted through these axes.\n\n`kernel_size`, `stride`, `padding` and `dilation` are one number for all axes or \
+                    one for each. `stride` is by default\n`kernel_size`, `padding` 0, `dilation` 1. With `ceil_mode` the last windows may \
+                    reach over the end.")]
                 #[pyfunction]
                 #[pyo3(signature = (input, kernel_size, stride=None, padding=Sizes::One(0), dilation=Sizes::One(1), ceil_mode=false,
                     return_indices=false))]
@@ -245,7 +253,7 @@ mod ranked {
                 }
 
                 #[doc = concat!("The largest element of each window of the last axes (", $sizes, "), and its position, counted through \
-                    these axes.")]
+                    these axes. Arguments as of the pooling without indices.")]
                 #[pyfunction]
                 #[pyo3(signature = (input, kernel_size, stride=None, padding=Sizes::One(0), dilation=Sizes::One(1), ceil_mode=false,
                     return_indices=true))]
@@ -301,7 +309,8 @@ mod ranked {
                     one(&[input], |v| v[0].lp_pool(norm_type, &kernel, &stride, ceil_mode))
                 }
 
-                #[doc = concat!("The means of as many windows of the last axes (", $sizes, ") as `output_size` says; `None` keeps an axis.")]
+                #[doc = concat!("The means of as many windows of the last axes (", $sizes, ") as `output_size` says, one number\nfor \
+                    all axes or one for each; `None` keeps an axis.")]
                 #[pyfunction]
                 #[pyo3(signature = (input, output_size))]
                 pub fn $adaptive_avg(input: &Tensor, output_size: Targets) -> Answer {
@@ -309,8 +318,8 @@ mod ranked {
                     one(&[input], |v| v[0].adaptive_avg_pool(&sizes))
                 }
 
-                #[doc = concat!("The largest elements of as many windows of the last axes (", $sizes, ") as `output_size` says; `None` keeps \
-                    an axis. With `return_indices` also their positions.")]
+                #[doc = concat!("The largest elements of as many windows of the last axes (", $sizes, ") as `output_size` says, one\nnumber for \
+                    all axes or one for each; `None` keeps an axis. With `return_indices` also their positions, counted through these axes.")]
                 #[pyfunction]
                 #[pyo3(signature = (input, output_size, return_indices=false))]
                 pub fn $adaptive_max(input: &Tensor, output_size: Targets, return_indices: bool) -> PyResult<Pooled> {
@@ -417,7 +426,11 @@ pub mod nn_images {
         ranked::register(module)
     }
 
-    /// The mean of each window of the last axis.
+    /// The mean of each window of the last axis, of `(N, C, L)` or `(C, L)`.
+    ///
+    /// `kernel_size`, `stride` and `padding` are one number for all axes or one for each. `stride` is by default `kernel_size`;
+    /// `padding` adds zeros on both sides, by default none. With `ceil_mode` the last windows may reach over the end. Without
+    /// `count_include_pad` the zeros of the padding do not count.
     #[pyfunction]
     #[pyo3(signature = (input, kernel_size, stride=None, padding=Sizes::One(0), ceil_mode=false, count_include_pad=true))]
     fn avg_pool1d(
@@ -431,7 +444,12 @@ pub mod nn_images {
         avg_pool(1, input, &kernel_size, stride, &padding, ceil_mode, count_include_pad, None)
     }
 
-    /// The mean of each window of the last two axes; with `divisor_override` the sum divided by that.
+    /// The mean of each window of the last two axes, of `(N, C, H, W)` or `(C, H, W)`. With `divisor_override` the sums are divided by
+    /// that.
+    ///
+    /// `kernel_size`, `stride` and `padding` are one number for all axes or one for each. `stride` is by default `kernel_size`;
+    /// `padding` adds zeros on both sides, by default none. With `ceil_mode` the last windows may reach over the end. Without
+    /// `count_include_pad` the zeros of the padding do not count.
     #[pyfunction]
     #[pyo3(signature = (input, kernel_size, stride=None, padding=Sizes::One(0), ceil_mode=false, count_include_pad=true,
         divisor_override=None))]
@@ -447,7 +465,12 @@ pub mod nn_images {
         avg_pool(2, input, &kernel_size, stride, &padding, ceil_mode, count_include_pad, divisor_override)
     }
 
-    /// The mean of each window of the last three axes; with `divisor_override` the sum divided by that.
+    /// The mean of each window of the last three axes, of `(N, C, D, H, W)` or `(C, D, H, W)`. With `divisor_override` the sums are
+    /// divided by that.
+    ///
+    /// `kernel_size`, `stride` and `padding` are one number for all axes or one for each. `stride` is by default `kernel_size`;
+    /// `padding` adds zeros on both sides, by default none. With `ceil_mode` the last windows may reach over the end. Without
+    /// `count_include_pad` the zeros of the padding do not count.
     #[pyfunction]
     #[pyo3(signature = (input, kernel_size, stride=None, padding=Sizes::One(0), ceil_mode=false, count_include_pad=true,
         divisor_override=None))]
@@ -463,7 +486,10 @@ pub mod nn_images {
         avg_pool(3, input, &kernel_size, stride, &padding, ceil_mode, count_include_pad, divisor_override)
     }
 
-    /// Max pooling of the last two axes to `output_size`, or to `output_ratio` of their sizes, by windows at random distances.
+    /// The largest element of each window of the last two axes, with windows at random distances.
+    ///
+    /// `kernel_size` is one number or one for each axis. The number of windows is `output_size`, or `output_ratio` times the sizes;
+    /// give one of them. With `return_indices` the positions of the elements are a second result, counted through these axes.
     #[pyfunction]
     #[pyo3(signature = (input, kernel_size, output_size=None, output_ratio=None, return_indices=false, _random_samples=None))]
     fn fractional_max_pool2d(
@@ -477,7 +503,10 @@ pub mod nn_images {
         fractional(2, input, &kernel_size, output_size, output_ratio, return_indices, _random_samples)
     }
 
-    /// Max pooling of the last three axes to `output_size`, or to `output_ratio` of their sizes, by windows at random distances.
+    /// The largest element of each window of the last three axes, with windows at random distances.
+    ///
+    /// `kernel_size` is one number or one for each axis. The number of windows is `output_size`, or `output_ratio` times the sizes;
+    /// give one of them. With `return_indices` the positions of the elements are a second result, counted through these axes.
     #[pyfunction]
     #[pyo3(signature = (input, kernel_size, output_size=None, output_ratio=None, return_indices=false, _random_samples=None))]
     fn fractional_max_pool3d(
@@ -491,8 +520,13 @@ pub mod nn_images {
         fractional(3, input, &kernel_size, output_size, output_ratio, return_indices, _random_samples)
     }
 
-    /// Resizes images `(N, C, sizes…)`, to `size` or by `scale_factor`. `mode` is "nearest", "nearest-exact", "linear", "bilinear",
-    /// "trilinear", "bicubic" or "area".
+    /// Resizes images `(N, C, sizes…)`, to `size` or by `scale_factor`, one number for all axes or one for each.
+    ///
+    /// mode: "nearest" or "nearest-exact"; "linear" for one axis, "bilinear" or "bicubic" for two, "trilinear" for three; "area", which
+    /// averages
+    /// align_corners: of linear and cubic modes, whether the centres of the corner elements stay at the corners; by default not
+    /// recompute_scale_factor: whether the scale is that of the sizes after rounding instead of `scale_factor`
+    /// antialias: of linear and cubic modes, whether a smaller image averages over all elements that a new one covers
     #[pyfunction]
     #[pyo3(signature = (input, size=None, scale_factor=None, mode="nearest", align_corners=None, recompute_scale_factor=None,
         antialias=false))]
@@ -543,7 +577,7 @@ pub mod nn_images {
         resized(input, size, scale_factor, options)
     }
 
-    /// Like `interpolate`.
+    /// `interpolate`, with fewer arguments.
     #[pyfunction]
     #[pyo3(signature = (input, size=None, scale_factor=None, mode="nearest", align_corners=None))]
     fn upsample(
@@ -563,14 +597,20 @@ pub mod nn_images {
         interpolate(input, size, scale_factor, "nearest", None, None, false)
     }
 
-    /// `interpolate` of mode "bilinear" with the centres of the corners where they are.
+    /// `interpolate` of mode "bilinear" with `align_corners`.
     #[pyfunction]
     #[pyo3(signature = (input, size=None, scale_factor=None))]
     fn upsample_bilinear(input: &Tensor, size: Option<Sizes>, scale_factor: Option<Factors>) -> Answer {
         interpolate(input, size, scale_factor, "bilinear", Some(true), None, false)
     }
 
-    /// Reads images `(N, C, sizes…)` at the places of a grid, which are from -1 to 1 across an image.
+    /// Reads images `(N, C, H, W)` at the places of a grid `(N, H2, W2, 2)`: images `(N, C, H2, W2)`. Of `(N, C, D, H, W)` the grid has
+    /// three axes and three coordinates.
+    ///
+    /// grid: coordinates x, y (and z), from -1 to 1 across an image
+    /// mode: "bilinear", "nearest" or "bicubic"
+    /// padding_mode: what is outside: "zeros", "border" or "reflection"
+    /// align_corners: whether -1 and 1 are the centres of the corner elements, not their outer edges
     #[pyfunction]
     #[pyo3(signature = (input, grid, mode="bilinear", padding_mode="zeros", align_corners=None))]
     fn grid_sample(
@@ -584,15 +624,18 @@ pub mod nn_images {
         one(&[input, grid], |v| v[0].grid_sample(v[1], options))
     }
 
-    /// The grid for `grid_sample` of affine maps, for images of the given size.
+    /// The grid for `grid_sample` of affine maps `(N, 2, 3)`, for images of the `size` `(N, C, H, W)`; or `(N, 3, 4)` for `(N, C, D, H,
+    /// W)`. `align_corners` is as of `grid_sample`.
     #[pyfunction]
     #[pyo3(signature = (theta, size, align_corners=None))]
     fn affine_grid(theta: &Tensor, size: Vec<usize>, align_corners: Option<bool>) -> Answer {
         one(&[theta], |v| v[0].affine_grid(&size, align_corners.unwrap_or(false)))
     }
 
-    /// Pads the last axes; `pad` has two numbers for each of them, from the last one back. `mode` is "constant", "reflect", "replicate" or
-    /// "circular".
+    /// Pads the last axes. `pad` has two counts for each of them, before and after, from the last one back: `(left, right, top,
+    /// bottom)`.
+    ///
+    /// mode: "constant", with `value`, by default 0; "reflect", "replicate" or "circular"
     #[pyfunction]
     #[pyo3(signature = (input, pad, mode="constant", value=None))]
     fn pad(input: &Tensor, pad: Vec<i64>, mode: &str, value: Option<f64>) -> Answer {
@@ -609,7 +652,10 @@ pub mod nn_images {
         one(&[input], |v| v[0].pad_mode(&pad, mode))
     }
 
-    /// The patches of images `(N, C, H, W)` that a convolution would read, each a column.
+    /// The patches of images `(N, C, H, W)` that a convolution would read, each a column: `(N, C · kernel elements, patches)`.
+    ///
+    /// `kernel_size`, `dilation`, `padding` and `stride` are one number or one for each axis; by default 1, 0 and 1. `x.unfold` is
+    /// another function, the windows of an axis.
     #[pyfunction]
     #[pyo3(signature = (input, kernel_size, dilation=Sizes::One(1), padding=Sizes::One(0), stride=Sizes::One(1)))]
     fn unfold(input: &Tensor, kernel_size: Sizes, dilation: Sizes, padding: Sizes, stride: Sizes) -> Answer {
@@ -622,7 +668,10 @@ pub mod nn_images {
         })
     }
 
-    /// Images of the given size from the sums of their patches, as `unfold` makes them.
+    /// Images `(N, C, output_size)` from the sums of their patches `(N, C · kernel elements, patches)`, as `unfold` makes them.
+    ///
+    /// `output_size`, `kernel_size`, `dilation`, `padding` and `stride` are one number or one for each axis; the last three are by
+    /// default 1, 0 and 1.
     #[pyfunction]
     #[pyo3(signature = (input, output_size, kernel_size, dilation=Sizes::One(1), padding=Sizes::One(0), stride=Sizes::One(1)))]
     fn fold(
@@ -655,7 +704,7 @@ pub mod nn_images {
         one(&[input], |v| v[0].pixel_unshuffle(downscale_factor))
     }
 
-    /// Takes the channels of `(N, C, …)`, which form groups, in turns from each group.
+    /// Takes the channels of `(N, C, …)`, which form `groups` groups, in turns from each group.
     #[pyfunction]
     fn channel_shuffle(input: &Tensor, groups: usize) -> Answer {
         one(&[input], |v| v[0].channel_shuffle(groups))

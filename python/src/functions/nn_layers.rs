@@ -13,7 +13,7 @@ fn dropped(
     input: &Tensor,
     p: f64,
     training: bool,
-    f: impl for<'s> FnOnce(Var<'s>) -> Result<Var<'s>>,
+    f: impl for<'s> FnOnce(Var<'s>) -> Result<Var<'s>> + Send,
 ) -> Answer {
     if !(0.0..=1.0).contains(&p) {
         return Err(PyValueError::new_err(format!("p is {p}; use a probability from 0 to 1")));
@@ -71,7 +71,7 @@ fn added(mask: Var<'_>, closing: bool) -> Result<Var<'_>> {
 pub mod nn_layers {
     use super::*;
 
-    /// `input · weightᵀ + bias` along the last axis.
+    /// `input · weightᵀ + bias` along the last axis: `(…, in)` with `weight` `(out, in)` and `bias` `(out)` makes `(…, out)`.
     #[pyfunction]
     #[pyo3(signature = (input, weight, bias=None))]
     fn linear(input: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Answer {
@@ -84,7 +84,8 @@ pub mod nn_layers {
         }
     }
 
-    /// `y[o] = Σ input1[i] · weight[o, i, j] · input2[j] + bias[o]` along the last axes.
+    /// `y[o] = Σ input1[i] · weight[o, i, j] · input2[j] + bias[o]` along the last axes: `(…, in1)` and `(…, in2)` with `weight` `(out,
+    /// in1, in2)` make `(…, out)`.
     #[pyfunction]
     #[pyo3(signature = (input1, input2, weight, bias=None))]
     fn bilinear(input1: &Tensor, input2: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Answer {
@@ -92,7 +93,11 @@ pub mod nn_layers {
         one(&given, |v| v[0].bilinear(v[1], v[2], v.get(3).copied()))
     }
 
-    /// Rows of a table at indices. Rows of a larger norm than `max_norm` are scaled down to it; the table itself is not changed.
+    /// Rows of a table `weight` `(rows, size)` at indices `(…)`: `(…, size)`.
+    ///
+    /// padding_idx: a row that gets no gradient; a negative one counts from the end
+    /// max_norm: rows of a larger norm are scaled down to it. Unlike in PyTorch the table itself is not changed
+    /// norm_type, scale_grad_by_freq, sparse: must be as they are by default
     #[pyfunction]
     #[pyo3(signature = (input, weight, padding_idx=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=false, sparse=false))]
     fn embedding(
@@ -110,7 +115,13 @@ pub mod nn_layers {
         one(&[weight, input], |v| v[0].embedding_with(v[1], options))
     }
 
-    /// Sums, means or maxima of bags of rows of a table.
+    /// Sums, means or maxima (`mode`) of bags of rows of a table `weight` `(rows, size)`: `(bags, size)`.
+    ///
+    /// input: indices, a row `(bags, n)` for each bag, or a vector with `offsets`
+    /// offsets: where each bag begins; with `include_last_offset` the last one is the end of the last bag
+    /// per_sample_weights: a factor for each row taken, for the mode "sum"
+    /// padding_idx: a row that does not count
+    /// max_norm: as of `embedding`; `norm_type`, `scale_grad_by_freq` and `sparse` must be as they are by default
     #[pyfunction]
     #[pyo3(signature = (input, weight, offsets=None, max_norm=None, norm_type=2.0, scale_grad_by_freq=false, mode="mean", sparse=false,
         per_sample_weights=None, include_last_offset=false, padding_idx=None))]
@@ -150,7 +161,8 @@ pub mod nn_layers {
         })
     }
 
-    /// Zeros with a 1 at each index: numbers, not integers. Without `num_classes` there are as many classes as the largest index needs.
+    /// Zeros with a 1 at each index, along a new last axis of `num_classes`: numbers, not integers. Without `num_classes` there are as
+    /// many classes as the largest index needs, for which it waits for the device.
     #[pyfunction]
     #[pyo3(signature = (tensor, num_classes=-1))]
     fn one_hot(tensor: &Tensor, num_classes: i64) -> Answer {
@@ -170,8 +182,13 @@ pub mod nn_layers {
         one(&[tensor], |v| v[0].one_hot(classes))
     }
 
-    /// Attention of queries `(…, n, d)` to keys `(…, m, d)` and values `(…, m, dv)`. The truth values `attn_mask` say where a query may
-    /// attend; numbers are added to the scores. With `enable_gqa`, keys and values may have fewer heads than queries.
+    /// `softmax(scale · query · keyᵀ) · value`: queries `(…, n, d)`, keys `(…, m, d)` and values `(…, m, dv)` make `(…, n, dv)`.
+    ///
+    /// attn_mask: truth values, true where a query may attend, or numbers, which are added to the scores; it broadcasts to `(…, n, m)`
+    /// dropout_p: the probability with which a weight is dropped, at every call
+    /// is_causal: whether query `i` attends to the keys up to `i` only; not with `attn_mask`
+    /// scale: by default `1 / sqrt(d)`
+    /// enable_gqa: whether keys and values may have fewer heads, the third axis from the end, than queries
     #[pyfunction]
     #[pyo3(signature = (query, key, value, attn_mask=None, dropout_p=0.0, is_causal=false, scale=None, enable_gqa=false))]
     #[allow(clippy::too_many_arguments)]
@@ -325,36 +342,38 @@ pub mod nn_layers {
         along(input, |x| x.safe_softmax(dim))
     }
 
-    /// In training, drops each element with probability `p` and scales the others by `1 / (1 - p)`.
+    /// With `training`, drops each element with probability `p` and scales the others by `1 / (1 - p)`; else `input` itself. The seed
+    /// of the session decides which.
     #[pyfunction]
     #[pyo3(signature = (input, p=0.5, training=true))]
     fn dropout(input: &Tensor, p: f64, training: bool) -> Answer {
         dropped(input, p, training, |x| x.dropout(p))
     }
 
-    /// In training, drops whole channels of `(N, C, L)` or `(C, L)`, each with probability `p`, and scales the others by `1 / (1 - p)`.
+    /// With `training`, drops whole channels of `(N, C, L)` or `(C, L)`, each with probability `p`, and scales the others by `1 / (1 -
+    /// p)`.
     #[pyfunction]
     #[pyo3(signature = (input, p=0.5, training=true))]
     fn dropout1d(input: &Tensor, p: f64, training: bool) -> Answer {
         channels_dropped(input, p, training, Some(2))
     }
 
-    /// In training, drops whole channels of `(N, C, …)`, each with probability `p`, and scales the others by `1 / (1 - p)`.
+    /// With `training`, drops whole channels of `(N, C, …)`, each with probability `p`, and scales the others by `1 / (1 - p)`.
     #[pyfunction]
     #[pyo3(signature = (input, p=0.5, training=true))]
     fn dropout2d(input: &Tensor, p: f64, training: bool) -> Answer {
         channels_dropped(input, p, training, None)
     }
 
-    /// In training, drops whole channels of `(N, C, D, H, W)` or `(C, D, H, W)`, each with probability `p`, and scales the others by
-    /// `1 / (1 - p)`.
+    /// With `training`, drops whole channels of `(N, C, D, H, W)` or `(C, D, H, W)`, each with probability `p`, and scales the others
+    /// by `1 / (1 - p)`.
     #[pyfunction]
     #[pyo3(signature = (input, p=0.5, training=true))]
     fn dropout3d(input: &Tensor, p: f64, training: bool) -> Answer {
         channels_dropped(input, p, training, Some(4))
     }
 
-    /// In training, dropout for networks of `selu`, which keeps mean 0 and variance 1.
+    /// With `training`, dropout for networks of `selu`, which keeps mean 0 and variance 1.
     #[pyfunction]
     #[pyo3(signature = (input, p=0.5, training=false))]
     fn alpha_dropout(input: &Tensor, p: f64, training: bool) -> Answer {

@@ -6,9 +6,10 @@ use pyo3::prelude::*;
 pub mod nn_losses {
     use crate::arguments::Operand;
     use crate::tensor::{Answer, Tensor, one};
-    use dittograd::error::{Error, Result};
+    use dittograd::device::DType;
+    use dittograd::error::Result;
     use dittograd::ops::Reduction;
-    use dittograd::session::{CtcLoss, LabelLoss, MultiMargin, PoissonNll, Session, TripletMargin, Var};
+    use dittograd::session::{CtcLoss, LabelLoss, MultiMargin, PoissonNll, TripletMargin, Var};
     use dittograd::tensor::Tensor as Host;
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
@@ -29,7 +30,7 @@ pub mod nn_losses {
     fn given<const N: usize>(
         inputs: &[&Tensor],
         others: [Option<&Tensor>; N],
-        f: impl for<'s> FnOnce(&[Var<'s>], [Option<Var<'s>>; N]) -> Result<Var<'s>>,
+        f: impl for<'s> FnOnce(&[Var<'s>], [Option<Var<'s>>; N]) -> Result<Var<'s>> + Send,
     ) -> Answer {
         let all: Vec<&Tensor> = inputs.iter().copied().chain(others.into_iter().flatten()).collect();
         one(&all, |v| {
@@ -39,38 +40,50 @@ pub mod nn_losses {
         })
     }
 
+    /// The label that does not count. A negative one is what inputs of a step make of it: itself plus 2^32.
+    fn ignored(index: Option<i64>, target: Var<'_>) -> Option<u32> {
+        let index = index?;
+        let narrow = u32::try_from(index).ok().or(i32::try_from(index).ok().map(|n| n as u32));
+        narrow.filter(|_| target.meta().is_ok_and(|m| m.dtype == DType::U32))
+    }
+
     /// The options of losses of labels. PyTorch's axis of the classes is the second, or the only one.
     fn labelled<'s>(
-        x: Var<'s>,
+        [x, target]: [Var<'s>; 2],
         weight: Option<Var<'s>>,
-        ignore_index: i64,
+        ignore_index: Option<i64>,
         label_smoothing: f64,
         reduction: Reduction,
     ) -> Result<LabelLoss<'s>> {
         let axis = (x.shape()?.rank() > 1).then_some(1);
-        Ok(LabelLoss { weight, ignore: u32::try_from(ignore_index).ok(), label_smoothing, reduction, axis })
+        Ok(LabelLoss { weight, ignore: ignored(ignore_index, target), label_smoothing, reduction, axis })
     }
 
-    /// Cross-entropy of logits `(N, C, …)` or `(C)` against labels `(N, …)`, or against class probabilities of the logits' shape. Labels
-    /// equal to `ignore_index` do not count; a negative one stands for no label.
+    /// Cross-entropy of logits `(N, C, …)` or `(C)` against labels `(N, …)`, or against class probabilities of the logits' shape.
+    ///
+    /// weight: a factor for each class
+    /// ignore_index: labels equal to it do not count, such as -100. Without it every label is a class, and others are errors; PyTorch
+    /// leaves out -100 by default
+    /// reduction: "mean", of labels weighted by `weight`, "sum" or "none"
+    /// label_smoothing: the part of each label, from 0 to 1, that all classes share
     #[pyfunction]
-    #[pyo3(signature = (input, target, weight=None, *, ignore_index=-100, reduction="mean", label_smoothing=0.0))]
+    #[pyo3(signature = (input, target, weight=None, *, ignore_index=None, reduction="mean", label_smoothing=0.0))]
     fn cross_entropy(
         input: &Tensor,
         target: &Tensor,
         weight: Option<&Tensor>,
-        ignore_index: i64,
+        ignore_index: Option<i64>,
         reduction: &str,
         label_smoothing: f64,
     ) -> Answer {
         let how = reduction_of(reduction)?;
         given(&[input, target], [weight], |v, [weight]| {
-            v[0].cross_entropy_loss(v[1], labelled(v[0], weight, ignore_index, label_smoothing, how)?)
+            v[0].cross_entropy_loss(v[1], labelled([v[0], v[1]], weight, ignore_index, label_smoothing, how)?)
         })
     }
 
-    /// [`cross_entropy`] of a linear layer's output: logits are `input · linear_weightᵀ + linear_bias`, with the classes as the first axis
-    /// of the weights `(C, …, features)`.
+    /// `cross_entropy` of a linear layer's output: logits are `input · linear_weightᵀ + linear_bias`, with the classes as the first
+    /// axis of the weights `(C, …, features)`. The other arguments are those of `cross_entropy`.
     #[pyfunction]
     #[pyo3(signature = (input, linear_weight, target, *, linear_bias=None, weight=None, reduction="mean", ignore_index=None, label_smoothing=0.0))]
     #[allow(clippy::too_many_arguments)]
@@ -89,30 +102,32 @@ pub mod nn_losses {
             // As of other losses, the second axis of the logits has the classes, or the only one.
             let axes = v[0].shape()?.rank() + v[1].shape()?.rank();
             let axis = (axes > 3).then_some(1);
-            let ignore = u32::try_from(ignore_index.unwrap_or(-100)).ok();
+            let ignore = ignored(ignore_index, v[2]);
             let options = LabelLoss { weight, ignore, label_smoothing, reduction: how, axis };
             v[0].linear_cross_entropy(v[1], bias, v[2], options)
         })
     }
 
-    /// Negative log-likelihood of log-probabilities `(N, C, …)` or `(C)` at labels `(N, …)`. Labels equal to `ignore_index` do not count;
-    /// a negative one stands for no label.
+    /// Negative log-likelihood of log-probabilities `(N, C, …)` or `(C)` at labels `(N, …)`. `weight` has a factor for each class.
+    /// Labels equal to `ignore_index` do not count, such as -100; without it every label is a class. `reduction` is "mean",
+    /// "sum" or "none".
     #[pyfunction]
-    #[pyo3(signature = (input, target, weight=None, *, ignore_index=-100, reduction="mean"))]
+    #[pyo3(signature = (input, target, weight=None, *, ignore_index=None, reduction="mean"))]
     fn nll_loss(
         input: &Tensor,
         target: &Tensor,
         weight: Option<&Tensor>,
-        ignore_index: i64,
+        ignore_index: Option<i64>,
         reduction: &str,
     ) -> Answer {
         let how = reduction_of(reduction)?;
         given(&[input, target], [weight], |v, [weight]| {
-            v[0].nll_loss(v[1], labelled(v[0], weight, ignore_index, 0.0, how)?)
+            v[0].nll_loss(v[1], labelled([v[0], v[1]], weight, ignore_index, 0.0, how)?)
         })
     }
 
-    /// Cross-entropy of probabilities against targets from 0 to 1.
+    /// Cross-entropy of probabilities against targets from 0 to 1, times `weight`. `reduction` is "mean", "sum", or "none", which keeps
+    /// a value for each element.
     #[pyfunction]
     #[pyo3(signature = (input, target, weight=None, *, reduction="mean"))]
     fn binary_cross_entropy(
@@ -125,7 +140,8 @@ pub mod nn_losses {
         given(&[input, target], [weight], |v, [weight]| v[0].bce_loss(v[1], weight, how))
     }
 
-    /// Cross-entropy of the sigmoids of logits against targets from 0 to 1. `pos_weight` multiplies the part of positive targets.
+    /// Cross-entropy of the sigmoids of logits against targets from 0 to 1, times `weight`. `pos_weight` multiplies the part of
+    /// positive targets. `reduction` is "mean", "sum", or "none", which keeps a value for each element.
     #[pyfunction]
     #[pyo3(signature = (input, target, weight=None, *, reduction="mean", pos_weight=None))]
     fn binary_cross_entropy_with_logits(
@@ -141,7 +157,8 @@ pub mod nn_losses {
         })
     }
 
-    /// The squared error against a target.
+    /// The squared error against a target of the same shape. `reduction` is "mean", "sum", or "none", which keeps a value for each
+    /// element. With `weight` the mean is a weighted one.
     #[pyfunction]
     #[pyo3(signature = (input, target, *, reduction="mean", weight=None))]
     fn mse_loss(input: &Tensor, target: &Tensor, reduction: &str, weight: Option<&Tensor>) -> Answer {
@@ -152,7 +169,8 @@ pub mod nn_losses {
         })
     }
 
-    /// The absolute error against a target.
+    /// The absolute error against a target of the same shape. `reduction` is "mean", "sum", or "none", which keeps a value for each
+    /// element. With `weight` the mean is a weighted one.
     #[pyfunction]
     #[pyo3(signature = (input, target, *, reduction="mean", weight=None))]
     fn l1_loss(input: &Tensor, target: &Tensor, reduction: &str, weight: Option<&Tensor>) -> Answer {
@@ -163,7 +181,8 @@ pub mod nn_losses {
         })
     }
 
-    /// The error against a target: squared and divided by `2 beta` below `beta`, `|d| - beta / 2` from there on.
+    /// The error `d` against a target: squared and divided by `2 beta` below `beta`, `|d| - beta / 2` from there on. `reduction` is
+    /// "mean", "sum", or "none", which keeps a value for each element.
     #[pyfunction]
     #[pyo3(signature = (input, target, *, reduction="mean", beta=1.0))]
     fn smooth_l1_loss(input: &Tensor, target: &Tensor, reduction: &str, beta: f64) -> Answer {
@@ -174,7 +193,8 @@ pub mod nn_losses {
         })
     }
 
-    /// Half the squared error against a target up to `delta`, linear from there on. The mean is over the elements, with weights too.
+    /// Half the squared error against a target up to `delta`, linear from there on. `reduction` is "mean", "sum", or "none", which
+    /// keeps a value for each element. The mean is over the elements, with weights too.
     #[pyfunction]
     #[pyo3(signature = (input, target, reduction="mean", delta=1.0, weight=None))]
     fn huber_loss(
@@ -222,13 +242,12 @@ pub mod nn_losses {
             }
         }
 
-        /// The tensor that was given, or one of the numbers that were.
-        fn var<'s>(&self, session: &'s Session, given: Option<Var<'s>>) -> Result<Var<'s>> {
-            match (self, given) {
-                (_, Some(given)) => Ok(given),
-                (Lengths::Number(one), None) => session.indices(&Host::new(&[], vec![*one])?),
-                (Lengths::List(list), None) => session.indices(&Host::new(&[list.len()], list.clone())?),
-                (Lengths::Tensor(_), None) => Err(Error::argument("ctc_loss", "lengths", "is missing")),
+        /// The numbers, if no tensor was given.
+        fn numbers(&self) -> Result<Host<u32>> {
+            match self {
+                Lengths::Number(one) => Host::new(&[], vec![*one]),
+                Lengths::List(list) => Host::new(&[list.len()], list.clone()),
+                Lengths::Tensor(_) => Host::new(&[0], Vec::new()),
             }
         }
     }
@@ -248,9 +267,13 @@ pub mod nn_losses {
     ) -> Answer {
         let options = CtcLoss { blank, zero_infinity, reduction: reduction_of(reduction)? };
         let lengths = [input_lengths.tensor(), target_lengths.tensor()];
-        given(&[log_probs, targets], lengths, |v, [of, to]| {
+        let numbers = [input_lengths.numbers(), target_lengths.numbers()];
+        given(&[log_probs, targets], lengths, |v, tensors| {
             let session = v[0].session();
-            v[0].ctc_loss(v[1], input_lengths.var(session, of)?, target_lengths.var(session, to)?, options)
+            let [of, to] = numbers;
+            let of = tensors[0].map_or_else(|| session.indices(&of?), Ok)?;
+            let to = tensors[1].map_or_else(|| session.indices(&to?), Ok)?;
+            v[0].ctc_loss(v[1], of, to, options)
         })
     }
 
@@ -273,7 +296,7 @@ pub mod nn_losses {
         one(&[anchor, positive, negative], |v| v[0].triplet_margin_loss(v[1], v[2], options))
     }
 
-    /// [`triplet_margin_loss`] with a distance of your own: a function of two tensors; `pairwise_distance` if none is given.
+    /// `triplet_margin_loss` with a distance of your own: a function of two tensors, by default `pairwise_distance`.
     #[pyfunction]
     #[pyo3(signature = (anchor, positive, negative, *, distance_function=None, margin=1.0, swap=false, reduction="mean"))]
     #[allow(clippy::too_many_arguments)]

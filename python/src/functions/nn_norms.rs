@@ -50,8 +50,11 @@ pub(super) fn needed<'a>(
 pub mod nn_norms {
     use super::*;
 
-    /// Batch norm of `(N, C, …)`. With `training` it is by mean and variance of the batch, else by `running_mean` and `running_var`. These are
-    /// not changed: nothing happens in place here. `native_batch_norm` returns the statistics of the batch.
+    /// Batch norm of `(N, C, …)`: each channel minus its mean, over `sqrt(variance + eps)`, times `weight` `(C)`, plus `bias` `(C)`.
+    ///
+    /// With `training`, mean and variance are those of the batch, else `running_mean` and `running_var` `(C)`. Unlike in PyTorch these
+    /// are not changed, and `momentum` has no effect: nothing happens in place. `native_batch_norm` returns the statistics of the batch
+    /// too.
     #[pyfunction]
     #[pyo3(signature = (input, running_mean, running_var, weight=None, bias=None, training=false, momentum=0.1, eps=1e-5))]
     #[allow(clippy::too_many_arguments)]
@@ -76,8 +79,9 @@ pub mod nn_norms {
         })
     }
 
-    /// Instance norm of `(N, C, …)`: by mean and variance of each channel of each sample, or without `use_input_stats` by `running_mean` and
-    /// `running_var`. These are not changed.
+    /// Instance norm of `(N, C, …)`: each channel of each sample by its own mean and variance, times `weight` `(C)`, plus `bias` `(C)`.
+    ///
+    /// Without `use_input_stats` it is by `running_mean` and `running_var` `(C)`. Unlike in PyTorch these are not changed.
     #[pyfunction]
     #[pyo3(signature = (input, running_mean=None, running_var=None, weight=None, bias=None, use_input_stats=true, momentum=0.1,
         eps=1e-5))]
@@ -98,7 +102,8 @@ pub mod nn_norms {
         with_optional(input, &[weight, bias], |x, o| x.instance_norm(o[0], o[1], eps))
     }
 
-    /// Group norm of `(N, C, …)`: by mean and variance of each group of channels of each sample.
+    /// Group norm of `(N, C, …)`: each of `num_groups` groups of channels of each sample by its own mean and variance, times `weight`
+    /// `(C)`, plus `bias` `(C)`.
     #[pyfunction]
     #[pyo3(signature = (input, num_groups, weight=None, bias=None, eps=1e-5))]
     fn group_norm(
@@ -111,7 +116,8 @@ pub mod nn_norms {
         with_optional(input, &[weight, bias], |x, o| x.group_norm(num_groups, o[0], o[1], eps))
     }
 
-    /// Layer norm: by mean and variance over the last axes, whose sizes are `normalized_shape`.
+    /// Layer norm: minus the mean, over `sqrt(variance + eps)`, of the last axes, whose sizes are the list `normalized_shape`; times
+    /// `weight` and plus `bias` of that shape.
     #[pyfunction]
     #[pyo3(signature = (input, normalized_shape, weight=None, bias=None, eps=1e-5))]
     fn layer_norm(
@@ -125,8 +131,8 @@ pub mod nn_norms {
         with_optional(input, &[weight, bias], |x, o| x.layer_norm(axes, o[0], o[1], eps))
     }
 
-    /// RMS norm: by the root of the mean square over the last axes, whose sizes are `normalized_shape`. `eps` is by default the distance
-    /// from 1 to the next float32.
+    /// RMS norm: over the root of the mean square plus `eps` of the last axes, whose sizes are the list `normalized_shape`; times
+    /// `weight` of that shape. `eps` is by default the distance from 1 to the next float32.
     #[pyfunction]
     #[pyo3(signature = (input, normalized_shape, weight=None, eps=None))]
     fn rms_norm(
@@ -146,7 +152,7 @@ pub mod nn_norms {
         one(&[input], |v| v[0].local_response_norm(size, alpha, beta, k))
     }
 
-    /// Divides by the norm of power `p` along an axis, or by `eps` if that is larger.
+    /// Divides by the norm of power `p` along the axis `dim`, by default the second, or by `eps` if that is larger.
     #[pyfunction]
     #[pyo3(signature = (input, p=2.0, dim=1, eps=1e-12))]
     fn normalize(input: &Tensor, p: f64, dim: i64, eps: f64) -> Answer {

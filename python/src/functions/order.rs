@@ -61,7 +61,10 @@ pub mod order {
     use pyo3::exceptions::PyValueError;
     use pyo3::prelude::*;
 
-    /// The elements along an axis in increasing order, or decreasing, and where they were. Always stable.
+    /// The elements along an axis, the last by default, in increasing order or `descending`, and where they were. The result is a pair
+    /// `values`, `indices`.
+    ///
+    /// Equal elements always keep their order, whatever `stable` is.
     #[pyfunction]
     #[pyo3(signature = (input, dim=-1, descending=false, *, stable=false))]
     fn sort<'py>(py: Python<'py>, input: &Tensor, dim: i64, descending: bool, stable: bool) -> Object<'py> {
@@ -69,7 +72,8 @@ pub mod order {
         named(py, "Places", along_two(input, |x| x.sort(dim, descending))?)
     }
 
-    /// The positions of the elements along an axis in increasing order, or decreasing. Always stable.
+    /// The positions of the elements along an axis, the last by default, in increasing order or `descending`. Equal elements always
+    /// keep their order, whatever `stable` is.
     #[pyfunction]
     #[pyo3(signature = (input, dim=-1, descending=false, *, stable=false))]
     fn argsort(input: &Tensor, dim: i64, descending: bool, stable: bool) -> Answer {
@@ -83,7 +87,10 @@ pub mod order {
         along(input, |x| x.msort())
     }
 
-    /// The `k` largest or smallest elements along an axis, always sorted, and where they are.
+    /// The `k` largest elements along an axis, the last by default, or without `largest` the smallest, and where they are. The result
+    /// is a pair `values`, `indices`.
+    ///
+    /// They are always sorted, whatever `sorted` is.
     #[pyfunction]
     #[pyo3(signature = (input, k, dim=-1, largest=true, sorted=true))]
     fn topk<'py>(
@@ -98,21 +105,24 @@ pub mod order {
         named(py, "Places", along_two(input, |x| x.topk(k, dim, largest))?)
     }
 
-    /// The `k`-th smallest element along an axis, counted from 1, and where it is.
+    /// The `k`-th smallest element along an axis, the last by default, counted from 1, and where it is. The result is a pair `values`,
+    /// `indices`.
     #[pyfunction]
     #[pyo3(signature = (input, k, dim=-1, keepdim=false))]
     fn kthvalue<'py>(py: Python<'py>, input: &Tensor, k: usize, dim: i64, keepdim: bool) -> Object<'py> {
         named(py, "Places", along_two(input, |x| x.kthvalue(k, dim, keepdim))?)
     }
 
-    /// The most frequent element along an axis, the smallest of several, and its last position.
+    /// The most frequent element along an axis, the last by default, the smallest of several, and its last position. The result is a
+    /// pair `values`, `indices`.
     #[pyfunction]
     #[pyo3(signature = (input, dim=-1, keepdim=false))]
     fn mode<'py>(py: Python<'py>, input: &Tensor, dim: i64, keepdim: bool) -> Object<'py> {
         named(py, "Places", along_two(input, |x| x.mode(dim, keepdim))?)
     }
 
-    /// The median of all elements, or along an axis with its position; the lower of two in the middle.
+    /// The median of all elements, or along an axis with its position, as a pair `values`, `indices`; the lower of two in the middle.
+    /// With `keepdim` the axis stays, with one element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false))]
     fn median<'py>(py: Python<'py>, input: &Tensor, dim: Option<i64>, keepdim: bool) -> Object<'py> {
@@ -167,7 +177,10 @@ pub mod order {
         })
     }
 
-    /// The quantiles `q`, a number, or a scalar or vector from 0 to 1, along an axis or of all elements.
+    /// The quantiles `q`, a number, or a scalar or vector from 0 to 1, along an axis or of all elements. With `keepdim` the axis stays,
+    /// with one element.
+    ///
+    /// `interpolation` says what is between two elements: "linear", "lower", "higher", "nearest" or "midpoint".
     #[pyfunction]
     #[pyo3(signature = (input, q, dim=None, keepdim=false, *, interpolation="linear"))]
     fn quantile(
@@ -237,7 +250,8 @@ pub mod order {
         chosen(py, all, [return_inverse, return_counts])
     }
 
-    /// Where `input`, a tensor or a number, would be inserted into a sequence that is sorted along its last axis, or that `sorter` sorts.
+    /// Where each element of `input`, a tensor or a number, would be inserted into a sequence that is sorted along its last axis, or
+    /// that `sorter` sorts: before equal elements, or after them with `right` or `side="right"`.
     #[pyfunction]
     #[pyo3(signature = (sorted_sequence, input, *, out_int32=false, right=false, side=None, sorter=None))]
     fn searchsorted(
@@ -275,7 +289,7 @@ pub mod order {
         })
     }
 
-    /// The bucket of each element between sorted `boundaries`.
+    /// The bucket of each element between sorted `boundaries`: with `right` an element that equals one belongs to the bucket after it.
     #[pyfunction]
     #[pyo3(signature = (input, boundaries, *, out_int32=false, right=false))]
     fn bucketize(input: &Tensor, boundaries: &Tensor, out_int32: bool, right: bool) -> Answer {

@@ -43,14 +43,14 @@ pub mod products {
         )))
     }
 
-    /// The matrix product of the last two axes. Leading axes are batches and broadcast; a vector is a row on the left and a column on
-    /// the right.
+    /// The matrix product of the last two axes: `(…, n, k)` by `(…, k, m)` makes `(…, n, m)`. Leading axes are batches and broadcast; a
+    /// vector is a row on the left and a column on the right. Also `a @ b`.
     #[pyfunction]
     fn matmul(input: &Tensor, other: &Tensor) -> Answer {
         one(&[input, other], |v| v[0].matmul(v[1]))
     }
 
-    /// The product of two matrices.
+    /// The product of two matrices, `(n, k)` by `(k, m)`.
     #[pyfunction]
     fn mm(input: &Tensor, mat2: &Tensor) -> Answer {
         of_rank("mm", input, 2)?;
@@ -135,14 +135,16 @@ pub mod products {
         one(&[input, vec1, vec2], |v| v[0].addr(v[1], v[2], beta, alpha))
     }
 
-    /// Einstein summation, such as `einsum("bij,bjk->bik", a, b)`. The tensors may be one list.
+    /// Einstein summation, such as `einsum("bij,bjk->bik", a, b)`: letters that are not after the arrow are summed over. The tensors
+    /// may be one list. Without an arrow the result has the letters that occur once, in the order of the alphabet.
     #[pyfunction]
     #[pyo3(signature = (equation, *operands))]
     fn einsum(equation: &str, operands: Tensors) -> Answer {
         one(&operands.all(), |v| v[0].session().einsum(equation, v))
     }
 
-    /// The sums of products over `dims`: the last axes of `a` with the first of `b`, or two lists of axes, pair by pair.
+    /// The sums of products over `dims`: a number, by default 2, of the last axes of `a` with the first of `b`, or two lists of axes,
+    /// pair by pair.
     #[pyfunction]
     #[pyo3(signature = (a, b, dims=Summed::Count(2)))]
     fn tensordot(a: &Tensor, b: &Tensor, dims: Summed) -> Answer {
@@ -176,7 +178,7 @@ pub mod products {
         }
     }
 
-    /// The cross product of vectors of three elements along an axis: without `dim` the first that has three.
+    /// The cross product of vectors of three elements along an axis: without `dim` along the first that has three.
     #[pyfunction]
     #[pyo3(signature = (input, other, dim=None))]
     fn cross(input: &Tensor, other: &Tensor, dim: Option<i64>) -> Answer {

@@ -73,6 +73,8 @@ pub mod reductions {
     use pyo3::types::PyTuple;
 
     /// Sums over some axes, or of all elements.
+    ///
+    /// `dim` is an axis or several; without it, all of them. With `keepdim` they stay, with one element. `dtype` may only be "float32".
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false, *, dtype=None))]
     fn sum(input: &Tensor, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
@@ -81,7 +83,8 @@ pub mod reductions {
         one(&[input], |v| v[0].sum_dim(&axes, keepdim))
     }
 
-    /// Sums of the elements that are not NaN.
+    /// Sums of the elements that are not NaN. `dim` is an axis or several; without it, all of them. With `keepdim` they stay, with one
+    /// element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false, *, dtype=None))]
     fn nansum(input: &Tensor, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
@@ -102,6 +105,8 @@ pub mod reductions {
     }
 
     /// Means over some axes, or of all elements.
+    ///
+    /// `dim` is an axis or several; without it, all of them. With `keepdim` they stay, with one element. `dtype` may only be "float32".
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false, *, dtype=None))]
     fn mean(input: &Tensor, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
@@ -110,7 +115,8 @@ pub mod reductions {
         one(&[input], |v| v[0].mean_dim(&axes, keepdim))
     }
 
-    /// Means of the elements that are not NaN.
+    /// Means of the elements that are not NaN. `dim` is an axis or several; without it, all of them. With `keepdim` they stay, with one
+    /// element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false, *, dtype=None))]
     fn nanmean(input: &Tensor, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
@@ -119,7 +125,8 @@ pub mod reductions {
         one(&[input], |v| v[0].nanmean(&axes, keepdim))
     }
 
-    /// Products over some axes, or of all elements.
+    /// Products over some axes, or of all elements. `dim` is an axis or several; without it, all of them. With `keepdim` they stay,
+    /// with one element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false, *, dtype=None))]
     fn prod(input: &Tensor, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
@@ -129,6 +136,8 @@ pub mod reductions {
     }
 
     /// The largest elements over some axes, or of all. The gradient goes to the first of several largest elements.
+    ///
+    /// `dim` is an axis or several; without it, all of them. With `keepdim` they stay, with one element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false))]
     fn amax(input: &Tensor, dim: Option<Dims>, keepdim: bool) -> Answer {
@@ -137,6 +146,8 @@ pub mod reductions {
     }
 
     /// The smallest elements over some axes, or of all. The gradient goes to the first of several smallest elements.
+    ///
+    /// `dim` is an axis or several; without it, all of them. With `keepdim` they stay, with one element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false))]
     fn amin(input: &Tensor, dim: Option<Dims>, keepdim: bool) -> Answer {
@@ -144,7 +155,7 @@ pub mod reductions {
         one(&[input], |v| v[0].amin(&axes, keepdim))
     }
 
-    /// The smallest and the largest elements over an axis, or of all: `min` and `max`.
+    /// The smallest and the largest elements over an axis, or of all, as a pair `min`, `max`.
     #[pyfunction]
     #[pyo3(signature = (input, *, dim=None, keepdim=false))]
     fn aminmax<'py>(py: Python<'py>, input: &Tensor, dim: Option<Dims>, keepdim: bool) -> Object<'py> {
@@ -152,7 +163,10 @@ pub mod reductions {
         named(py, "Extremes", two(&[input], |v| v[0].aminmax(&axes, keepdim))?)
     }
 
-    /// The largest element; with an axis, the largest along it and their positions; with another tensor, the larger of each two.
+    /// The largest element; with `dim`, the largest along that axis and their positions, as a pair `values`, `indices`; with another
+    /// tensor, `dg.max(a, b)`, the larger of each two.
+    ///
+    /// With `keepdim` the axis stays, with one element. `amax` takes several axes.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false, *, other=None))]
     fn max<'py>(
@@ -175,7 +189,10 @@ pub mod reductions {
         Ok(Bound::new(py, value)?.into_any())
     }
 
-    /// The smallest element; with an axis, the smallest along it and their positions; with another tensor, the smaller of each two.
+    /// The smallest element; with `dim`, the smallest along that axis and their positions, as a pair `values`, `indices`; with another
+    /// tensor, `dg.min(a, b)`, the smaller of each two.
+    ///
+    /// With `keepdim` the axis stays, with one element. `amin` takes several axes.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false, *, other=None))]
     fn min<'py>(
@@ -198,7 +215,8 @@ pub mod reductions {
         Ok(Bound::new(py, value)?.into_any())
     }
 
-    /// The positions of the largest elements along an axis, or that of the largest of all in row-major order.
+    /// The positions of the largest elements along an axis, as indices; without `dim` that of the largest of all in row-major order.
+    /// With `keepdim` the axis stays, with one element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false))]
     fn argmax(input: &Tensor, dim: Option<i64>, keepdim: bool) -> Answer {
@@ -206,7 +224,8 @@ pub mod reductions {
         along(input, |x| x.argmax(&axes, keepdim))
     }
 
-    /// The positions of the smallest elements along an axis, or that of the smallest of all in row-major order.
+    /// The positions of the smallest elements along an axis, as indices; without `dim` that of the smallest of all in row-major order.
+    /// With `keepdim` the axis stays, with one element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false))]
     fn argmin(input: &Tensor, dim: Option<i64>, keepdim: bool) -> Answer {
@@ -214,7 +233,8 @@ pub mod reductions {
         along(input, |x| x.argmin(&axes, keepdim))
     }
 
-    /// 1 where all elements over some axes are true, else 0.
+    /// 1 where all elements over some axes are true, which all numbers but 0 are, else 0. `dim` is an axis or several; without it, all
+    /// of them. With `keepdim` they stay, with one element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false))]
     fn all(input: &Tensor, dim: Option<Dims>, keepdim: bool) -> Answer {
@@ -222,7 +242,8 @@ pub mod reductions {
         truth(&[input], |v| v[0].all(&axes, keepdim))
     }
 
-    /// 1 where some element over some axes is true, else 0.
+    /// 1 where some element over some axes is true, which all numbers but 0 are, else 0. `dim` is an axis or several; without it, all
+    /// of them. With `keepdim` they stay, with one element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, keepdim=false))]
     fn any(input: &Tensor, dim: Option<Dims>, keepdim: bool) -> Answer {
@@ -230,7 +251,7 @@ pub mod reductions {
         truth(&[input], |v| v[0].any(&axes, keepdim))
     }
 
-    /// How many elements over some axes are not 0, as numbers.
+    /// How many elements over some axes, or of all, are not 0, as numbers.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None))]
     fn count_nonzero(input: &Tensor, dim: Option<Dims>) -> Answer {
@@ -239,6 +260,8 @@ pub mod reductions {
     }
 
     /// Variances over some axes: sums of squared deviations over the count minus `correction`, which is 1, or with `unbiased=False` 0.
+    ///
+    /// `dim` is an axis or several; without it, all of them. With `keepdim` they stay, with one element.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, unbiased=None, keepdim=false, *, correction=None))]
     fn var(
@@ -252,7 +275,7 @@ pub mod reductions {
         one(&[input], |v| v[0].var_corrected(&spread.axes, spread.correction, keepdim))
     }
 
-    /// Standard deviations over some axes, the square roots of `var`.
+    /// Standard deviations over some axes, the square roots of `var`, with the same arguments.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None, unbiased=None, keepdim=false, *, correction=None))]
     fn std(
@@ -304,7 +327,10 @@ pub mod reductions {
         })
     }
 
-    /// Norms over some axes: `p` is any number, an infinity, or "fro", which is 2.
+    /// Norms of vectors over some axes: `p` is any number, an infinity, or "fro", which is 2.
+    ///
+    /// `dim` is an axis or several; without it, all of them. With `keepdim` they stay, with one element. `linalg.matrix_norm` has the
+    /// norms of matrices.
     #[pyfunction]
     #[pyo3(signature = (input, p=Order::Number(2.0), dim=None, keepdim=false, *, dtype=None), text_signature = "(input, p='fro', dim=None, keepdim=False, *, dtype=None)")]
     fn norm(input: &Tensor, p: Order, dim: Option<Dims>, keepdim: bool, dtype: Option<&str>) -> Answer {
@@ -330,7 +356,7 @@ pub mod reductions {
         one(&[x], |v| v[0].norm(ord, &axes, keepdim))
     }
 
-    /// The p-norm of the difference of two tensors.
+    /// The norm of power `p` of the difference of two tensors, of all elements together.
     #[pyfunction]
     #[pyo3(signature = (input, other, p=2.0))]
     fn dist(input: &Tensor, other: &Tensor, p: f64) -> Answer {
@@ -365,13 +391,13 @@ pub mod reductions {
         along(input, |x| x.cumprod(dim))
     }
 
-    /// The largest elements so far along an axis, and their last positions.
+    /// The largest elements so far along an axis, and their last positions. The result is a pair `values`, `indices`.
     #[pyfunction]
     fn cummax<'py>(py: Python<'py>, input: &Tensor, dim: i64) -> Object<'py> {
         named(py, "Places", along_two(input, |x| x.cummax(dim))?)
     }
 
-    /// The smallest elements so far along an axis, and their last positions.
+    /// The smallest elements so far along an axis, and their last positions. The result is a pair `values`, `indices`.
     #[pyfunction]
     fn cummin<'py>(py: Python<'py>, input: &Tensor, dim: i64) -> Object<'py> {
         named(py, "Places", along_two(input, |x| x.cummin(dim))?)
@@ -383,7 +409,7 @@ pub mod reductions {
         along(input, |x| x.logcumsumexp(dim))
     }
 
-    /// `log Σ e^x` over some axes.
+    /// `log Σ e^x` over some axes, without overflow. With `keepdim` they stay, with one element.
     #[pyfunction]
     #[pyo3(signature = (input, dim, keepdim=false))]
     fn logsumexp(input: &Tensor, dim: Dims, keepdim: bool) -> Answer {
@@ -391,7 +417,8 @@ pub mod reductions {
         one(&[input], |v| v[0].logsumexp(&axes, keepdim))
     }
 
-    /// The covariances of the rows of a matrix.
+    /// The covariances of the rows of a matrix, each a variable: sums over the observations, the columns, divided by their count less
+    /// `correction`. `fweights` are counts of observations, `aweights` their weights.
     #[pyfunction]
     #[pyo3(signature = (input, *, correction=1, fweights=None, aweights=None))]
     fn cov(
@@ -413,7 +440,8 @@ pub mod reductions {
         along(input, |x| x.corrcoef())
     }
 
-    /// Differences of neighbours along an axis, taken `n` times, after `prepend` and `append` are put at its ends. With `n` 0 `input` itself.
+    /// Differences of neighbours along an axis, the last by default, taken `n` times, after `prepend` and `append` are put at its ends.
+    /// With `n` 0 `input` itself.
     #[pyfunction]
     #[pyo3(signature = (input, n=1, dim=-1, prepend=None, append=None))]
     fn diff(input: &Tensor, n: usize, dim: i64, prepend: Option<&Tensor>, append: Option<&Tensor>) -> Answer {
@@ -426,7 +454,10 @@ pub mod reductions {
         })
     }
 
-    /// The slopes along each of some axes, or of all, of elements that are `spacing` apart.
+    /// The slopes along each axis of `dim`, or along all: a list of tensors.
+    ///
+    /// spacing: how far elements are apart, a number, or one for each axis, or a tensor of places for each axis
+    /// edge_order: 1 or 2, of the formula at the ends
     #[pyfunction]
     #[pyo3(signature = (input, *, spacing=None, dim=None, edge_order=1))]
     fn gradient(
@@ -458,7 +489,7 @@ pub mod reductions {
         })
     }
 
-    /// The integral along an axis by the trapezoid rule, of elements at the places `x` or `dx` apart.
+    /// The integral along an axis, the last by default, by the trapezoid rule, of elements at the places `x` or `dx` apart.
     #[pyfunction]
     #[pyo3(signature = (y, x=None, *, dx=1.0, dim=-1))]
     fn trapezoid(y: &Tensor, x: Option<&Tensor>, dx: f64, dim: i64) -> Answer {

@@ -14,7 +14,8 @@ pub mod shapes {
     use pyo3::prelude::*;
     use pyo3::types::PyTuple;
 
-    /// The same elements with another shape; one size may be -1, which stands for the size that is left.
+    /// The same elements in row-major order with another shape, a list or separate numbers; one size may be -1, which stands for what
+    /// is left.
     #[pyfunction]
     #[pyo3(signature = (input, shape, *more))]
     fn reshape(input: &Tensor, shape: Dims, more: Vec<i64>) -> Answer {
@@ -53,7 +54,8 @@ pub mod shapes {
         contiguous(input)
     }
 
-    /// Axes of one element, and new ones in front, repeated to these sizes; -1 keeps the size of an axis.
+    /// Axes of one element, and new ones in front, repeated to these sizes; -1 keeps the size of an axis. The sizes are a list or
+    /// separate numbers.
     #[pyfunction]
     #[pyo3(signature = (input, size, *more))]
     fn expand(input: &Tensor, size: Dims, more: Vec<i64>) -> Answer {
@@ -95,7 +97,7 @@ pub mod shapes {
         PyTuple::new(py, all.dims())
     }
 
-    /// The axes in another order.
+    /// The axes in another order: axis `i` of the result is axis `dims[i]`.
     #[pyfunction]
     #[pyo3(signature = (input, dims, *more))]
     fn permute(input: &Tensor, dims: Dims, more: Vec<i64>) -> Answer {
@@ -126,7 +128,7 @@ pub mod shapes {
         one(&[input], |v| v[0].movedim_axes(&source, &destination))
     }
 
-    /// Without the axes of one element: all, or those of `dim`.
+    /// Without the axes of one element: all of them, or those of `dim`, an axis or several.
     #[pyfunction]
     #[pyo3(signature = (input, dim=None))]
     fn squeeze(input: &Tensor, dim: Option<Dims>) -> Answer {
@@ -136,13 +138,13 @@ pub mod shapes {
         }
     }
 
-    /// With a new axis of one element.
+    /// With a new axis of one element before axis `dim`; -1 puts it last.
     #[pyfunction]
     fn unsqueeze(input: &Tensor, dim: i64) -> Answer {
         one(&[input], |v| v[0].unsqueeze(dim))
     }
 
-    /// The axes from `start_dim` to `end_dim` as one.
+    /// The axes from `start_dim` to `end_dim`, by default the last, as one.
     #[pyfunction]
     #[pyo3(signature = (input, start_dim=0, end_dim=-1))]
     fn flatten(input: &Tensor, start_dim: i64, end_dim: i64) -> Answer {
@@ -200,7 +202,7 @@ pub mod shapes {
         each(tensors, |t| one(&[t], |v| v[0].atleast_3d()))
     }
 
-    /// Tensors joined along an axis. Vectors without elements are left out.
+    /// Tensors joined along an axis; their other sizes must be equal. Vectors without elements are left out.
     #[pyfunction]
     #[pyo3(signature = (tensors, dim=0))]
     fn cat(tensors: Vec<Py<Tensor>>, dim: i64) -> Answer {
@@ -214,7 +216,7 @@ pub mod shapes {
         one(if kept.is_empty() { &all } else { &kept }, |v| v[0].session().concat(v, dim))
     }
 
-    /// Tensors of one shape joined along a new axis.
+    /// Tensors of one shape joined along a new axis `dim`.
     #[pyfunction]
     #[pyo3(signature = (tensors, dim=0))]
     fn stack(tensors: Vec<Py<Tensor>>, dim: i64) -> Answer {
@@ -266,7 +268,7 @@ pub mod shapes {
         one(&[input], |v| v[0].combinations(r, with_replacement))
     }
 
-    /// Coordinates of the grid of vectors; "xy" swaps the first two axes.
+    /// Coordinates of the grid of vectors: for each of them a tensor with an axis for each. `indexing="xy"` swaps the first two axes.
     #[pyfunction]
     #[pyo3(signature = (*tensors, indexing="ij"))]
     fn meshgrid(tensors: &Bound<'_, PyTuple>, indexing: &str) -> PyResult<Vec<Tensor>> {
@@ -283,14 +285,14 @@ pub mod shapes {
         })
     }
 
-    /// An axis cut into at most `chunks` pieces of equal size; the last one may be shorter.
+    /// An axis cut into at most `chunks` pieces of equal size, as a list; the last one may be shorter.
     #[pyfunction]
     #[pyo3(signature = (input, chunks, dim=0))]
     fn chunk(input: &Tensor, chunks: usize, dim: i64) -> PyResult<Vec<Tensor>> {
         many(&[input], |v| v[0].chunk(dim, chunks))
     }
 
-    /// An axis cut into pieces of one size, of which the last may be shorter, or of given sizes.
+    /// An axis cut into pieces of one size, of which the last may be shorter, or of given sizes, as a list.
     #[pyfunction]
     #[pyo3(signature = (input, split_size_or_sections, dim=0))]
     fn split(input: &Tensor, split_size_or_sections: Dims, dim: i64) -> PyResult<Vec<Tensor>> {
@@ -498,7 +500,7 @@ pub mod shapes {
         one(&[input], |v| v[0].diag(diagonal))
     }
 
-    /// Matrices with the last axis of the input on a diagonal.
+    /// Matrices with the last axis of the input on a diagonal; `dim1` and `dim2` are their axes, by default the last two.
     #[pyfunction]
     #[pyo3(signature = (input, offset=0, dim1=-2, dim2=-1))]
     fn diag_embed(input: &Tensor, offset: i64, dim1: i64, dim2: i64) -> Answer {
@@ -564,14 +566,14 @@ pub mod shapes {
         })
     }
 
-    /// The tensor turned by `k` quarter turns in the plane of two axes.
+    /// The tensor turned by `k` quarter turns in the plane of two axes, by default the first two.
     #[pyfunction]
     #[pyo3(signature = (input, k=1, dims=[0, 1]))]
     fn rot90(input: &Tensor, k: i64, dims: [i64; 2]) -> Answer {
         one(&[input], |v| v[0].rot90(k, dims[0], dims[1]))
     }
 
-    /// The whole tensor repeated along each axis.
+    /// The whole tensor repeated along each axis; the counts are a list or separate numbers.
     #[pyfunction]
     #[pyo3(signature = (input, repeats, *more))]
     fn repeat(input: &Tensor, repeats: Dims, more: Vec<i64>) -> Answer {
