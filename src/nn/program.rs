@@ -83,7 +83,7 @@ impl Program {
                     format!("{got}; it needs one input, a batch, and {results} results"),
                 ));
             }
-            let rows = |meta: &Meta| meta.shape.dims().first().copied();
+            let rows = |meta: &Meta| meta.shape.dims().first().copied().filter(|n| *n > 0);
             if rows(&inputs[0]).is_none() || rows(&inputs[0]) != rows(&outputs[0]) {
                 let (x, y) = (inputs[0].shape, outputs[0].shape);
                 return Err(wrong(

@@ -413,6 +413,32 @@ fn traces_have_fixed_sizes() {
     }
 }
 
+/// Indices of two axes, one of them computed by the program: a program knows that they are in range, or checks them when it runs.
+#[test]
+fn traces_take_indices_of_several_axes() {
+    let device = cpu();
+    let x = tensor(&[3, 4], &(0..12).map(|i| i as f32).collect::<Vec<_>>());
+    let rows = Tensor::new(&[3], vec![2u32, 0, 1]).unwrap();
+    fn both<'s>(x: Var<'s>, rows: Var<'s>) -> Result<Vec<Var<'s>>> {
+        let columns = x.argmax(&[1], false)?;
+        let taken = x.index(&[rows, columns])?;
+        Ok(vec![taken, x.index_put(&[rows, columns], (taken * 10.0)?, false)?, x.index(&[rows, rows])?])
+    }
+    let session = Session::eager(&device);
+    let eager = both(session.input(&x).unwrap(), session.labels(&rows).unwrap()).unwrap();
+    let graph =
+        Graph::trace(&device, &[Meta::f32(x.shape()), Meta::u32(rows.shape())], |_, v| both(v[0], v[1]))
+            .unwrap();
+    let mut function = graph.compile(&device).unwrap();
+    let made = function.call(&[x.clone().into(), rows.clone().into()]).unwrap();
+    for (made, eager) in made.iter().zip(eager) {
+        assert_eq!(made.num().unwrap(), &eager.value::<f32>().unwrap());
+    }
+    let far = Tensor::new(&[3], vec![2u32, 3, 1]).unwrap();
+    let error = function.call(&[x.into(), far.into()]).unwrap_err().to_string();
+    assert!(error.contains('3'), "{error}");
+}
+
 #[test]
 fn bad_input_is_refused() {
     let session = Session::eager(&cpu());

@@ -384,7 +384,7 @@ impl Spec {
         }
         let Spec { batch, shards, .. } = self;
         if let Some(rows) = self.config["rows"].as_u64().filter(|r| *r != (batch / shards.max(&1)) as u64) {
-            let most = rows as usize * shards;
+            let most = (rows as usize).saturating_mul(*shards);
             return fail(format!(
                 "--batch {batch}: the program takes {rows} rows at a time; use --batch {most} with {shards} shards, or write the \
                  program again for another batch"
@@ -595,7 +595,7 @@ impl Train {
             }
             Some((config, input)) => {
                 check_rows(&data.train, input)?;
-                (config, self.batch.unwrap_or(input.dims()[0] * shards))
+                (config, self.batch.unwrap_or(input.dims()[0].saturating_mul(shards)))
             }
             None => {
                 let hidden = self.hidden.as_deref().unwrap_or(&[64, 64]);

@@ -106,6 +106,17 @@ fn what_does_not_fit_a_program_says_so() {
         "use --batch 32 with 1 shards",
     );
     refused(here, "train mlp.safetensors --data spirals --config {}", "--config is for");
+    let device = Device::cpu().unwrap();
+    let params = Params::new(&device, 0);
+    for (shape, batch) in [(vec![], "[]"), (vec![0, 2], "[0, 2]")] {
+        let batch_meta = [Meta::f32(Shape::new(&shape).unwrap())];
+        let same = || Graph::trace(&device, &batch_meta, |_, v| Ok(vec![v[0].relu()?])).unwrap();
+        let error = Program::new(&params, same(), same(), &[]).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("maps {batch} to {batch}; it needs a result for each row")),
+            "{error}"
+        );
+    }
     refused(here, "train nothing.safetensors --data spirals", "nothing.safetensors");
     refused(here, "train nothing --data spirals", "use mlp, cnn, resnet");
     answer(here, "train mlp --samples 40 --hidden 8 --steps 1 --out run --device cpu");

@@ -336,8 +336,8 @@ def _computed(node, args, kwargs):
     if "device" in kwargs and kwargs["device"] is not None:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     val, found = node.meta.get("val"), TABLE.get(_name(node))
-    rounds = isinstance(val, torch.Tensor) and val.dtype == torch.float32 and _name(node).split(".")[1] not in _EXACT
-    if rounds and found is not None and any(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args):
+    rounds = found is not None and _name(node).split(".")[1] not in _EXACT
+    if rounds and isinstance(val, torch.Tensor) and val.dtype == torch.float32 and any(isinstance(a, torch.Tensor) and a.is_floating_point() for a in args):
         call = Call(dg.Session("cpu", threads=1, inference=True), {}, node)
         args = [call.tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
         kwargs = {name: call.tensor(a) if isinstance(a, torch.Tensor) else a for name, a in kwargs.items()}

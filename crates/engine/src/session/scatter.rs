@@ -315,7 +315,6 @@ impl<'s> Var<'s> {
             );
             return Err(Error::argument(op, "indices", why));
         }
-        // A program can check one index where it comes from, but not what it computes of several.
         if let [one] = indices {
             return Ok(*one);
         }
@@ -323,8 +322,22 @@ impl<'s> Var<'s> {
         for index in &indices[1..] {
             common = common.broadcast(&index.shape()?).map_err(|e| Error::new(op, e.kind().clone()))?;
         }
-        let indices = indices.iter().map(|i| i.expand(common.dims())).collect::<Result<Vec<_>>>()?;
-        self.session.apply(FlatIndex { dims: shape.dims()[..indices.len()].to_vec() }, &indices)
+        let dims = &shape.dims()[..indices.len()];
+        let size = dims.iter().fold(1, |n: usize, &d| n.saturating_mul(d));
+        // A program checks indices where they come from. It cannot look at those that it computes, so it must know that they are in range.
+        let bounded = self.session.is_trace() && (1..=1 << f32::MANTISSA_DIGITS).contains(&size);
+        let along = |(i, &d): (&Var<'s>, &usize)| {
+            let inside = match bounded {
+                true => {
+                    self.session.arange(0.0, d as f64, 1.0)?.to_index_below(d as u32)?.index_select(0, *i)?
+                }
+                false => *i,
+            };
+            inside.expand(common.dims())
+        };
+        let indices = indices.iter().zip(dims).map(along).collect::<Result<Vec<_>>>()?;
+        let flat = self.session.apply(FlatIndex { dims: dims.to_vec() }, &indices)?;
+        if bounded { flat.to_float()?.to_index_below(size as u32) } else { Ok(flat) }
     }
 
     /// The elements, or slices of the last axes, at indices of the first axes: `y[…] = x[indices[0][…], indices[1][…], …]`. An index

@@ -3,7 +3,7 @@
 import dittograd as dg
 import torch
 
-from .table import REDUCTIONS, lowering, number, plain, wrapped
+from .table import REDUCTIONS, lowering, number, plain
 
 F = dg.nn.functional
 
@@ -21,15 +21,13 @@ def _labels(c, target, ignore_index):
 @lowering("cross_entropy_loss.default")
 def _cross_entropy(c, x, target, weight=None, reduction=1, ignore_index=-100, label_smoothing=0.0):
     labels, how = _labels(c, target, ignore_index), REDUCTIONS[reduction]
-    # Rows of probabilities have no label to leave out.
-    ignored = wrapped(ignore_index) if labels.dtype == "uint32" else -100
-    return F.cross_entropy(x, labels, weight, ignore_index=ignored, reduction=how, label_smoothing=label_smoothing)
+    return F.cross_entropy(x, labels, weight, ignore_index=ignore_index, reduction=how, label_smoothing=label_smoothing)
 
 
 @lowering("nll_loss.default", "nll_loss_nd.default", "nll_loss2d.default")
 def _nll_loss(c, x, target, weight=None, reduction=1, ignore_index=-100):
     labels = _labels(c, target, ignore_index)
-    return F.nll_loss(x, labels, weight, ignore_index=wrapped(ignore_index), reduction=REDUCTIONS[reduction])
+    return F.nll_loss(x, labels, weight, ignore_index=ignore_index, reduction=REDUCTIONS[reduction])
 
 
 @lowering("nll_loss_forward.default", "nll_loss2d_forward.default")
