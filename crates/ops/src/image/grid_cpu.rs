@@ -5,6 +5,7 @@ use super::grid::Sizes;
 use super::places::Sampling;
 use crate::CpuRun;
 use crate::pointwise::expression::Scratch;
+use dittograd_device::cpu::lanes::transpose_lines;
 use dittograd_device::cpu::simd::{Simd, simd_fn};
 use dittograd_device::cpu::threads::{Band, Pool};
 use std::ops::Range;
@@ -106,6 +107,7 @@ simd_fn! {
         match (lanes, taps) {
             (1, 4) => read_lanes::<1>(x, 4, found, weights, out),
             (1, _) => read_lanes::<1>(x, taps, found, weights, out),
+            (_, 1) => read_lanes::<LANES>(x, 1, found, weights, out),
             (_, 4) => read_lanes::<LANES>(x, 4, found, weights, out),
             _ => read_lanes::<LANES>(x, taps, found, weights, out),
         }
@@ -127,15 +129,6 @@ simd_fn! {
     fn weigh(simd, slope: &[f32], lanes: usize, dy: &[f32], stride: usize, out: &mut [f32]) {
         for ((y, s), dy) in out.iter_mut().step_by(stride).zip(slope.iter().step_by(lanes)).zip(dy) {
             *y = s.mul_add(*dy, *y);
-        }
-    }
-}
-
-/// Copies channels, each of `pitch` elements, to lanes: the first of each channel, as many as there is room for.
-fn to_lanes(from: &[f32], pitch: usize, lanes: usize, to: &mut [f32]) {
-    for (first, to) in (0..pitch).step_by(LANES).zip(to.chunks_mut(LANES * lanes)) {
-        for (l, from) in from.chunks(pitch).enumerate().take(lanes) {
-            to.chunks_exact_mut(lanes).zip(&from[first..]).for_each(|(to, x)| to[l] = *x);
         }
     }
 }
@@ -179,7 +172,7 @@ impl Sizes {
 }
 
 /// Images with their channels in lanes.
-fn in_lanes<'a>(pool: &Pool, sizes: &Sizes, x: &'a [f32], workspace: &'a mut [f32]) -> &'a [f32] {
+fn in_lanes<'a>(pool: &Pool, simd: Simd, sizes: &Sizes, x: &'a [f32], workspace: &'a mut [f32]) -> &'a [f32] {
     if lanes(sizes) == 1 {
         return x;
     }
@@ -188,7 +181,7 @@ fn in_lanes<'a>(pool: &Pool, sizes: &Sizes, x: &'a [f32], workspace: &'a mut [f3
         let channels = sizes.group(task % sizes.groups());
         let from =
             &x[task / sizes.groups() * sizes.channels * len..][channels.start * len..channels.end * len];
-        to_lanes(from, len, LANES, to);
+        transpose_lines(simd, from, len, channels.len(), len, LANES, to);
     });
     workspace
 }
@@ -228,17 +221,23 @@ fn places(
 pub(super) fn sample(sampling: &Sampling, sizes: &Sizes, run: CpuRun<'_>) {
     let (grid, simd, taps, lanes) = (run.ins[1], run.simd, sampling.taps(), lanes(sizes));
     let (axes, len) = (sizes.image.len(), sizes.image_len() * lanes);
-    let x = in_lanes(run.pool, sizes, run.ins[0], run.workspace);
+    let x = in_lanes(run.pool, simd, sizes, run.ins[0], run.workspace);
     places(run.pool, sizes, run.out, 1, sizes.channels * taps, |n, first, count, out| {
         let grid = &grid[(n * sizes.places + first) * axes..][..count * axes];
-        let mut scratch = Scratch::take(BLOCK * lanes);
-        let values = &mut scratch.words()[..BLOCK * lanes];
+        let mut scratch = Scratch::take(2 * BLOCK * lanes);
+        let (values, lines) = scratch.words()[..2 * BLOCK * lanes].split_at_mut(BLOCK * lanes);
         blocks(simd, sampling, &sizes.image, grid, None, |at, found, weights| {
+            let count = at.len().next_multiple_of(LANES);
             for g in 0..sizes.groups() {
-                read(simd, lanes, &x[(n * sizes.groups() + g) * len..][..len], taps, found, weights, values);
-                for (l, c) in sizes.group(g).enumerate() {
-                    let out = out.list(c)[at.clone()].iter_mut();
-                    out.zip(values[l..].iter().step_by(lanes)).for_each(|(y, value)| *y = *value);
+                let x = &x[(n * sizes.groups() + g) * len..][..len];
+                if lanes == 1 {
+                    read(simd, 1, x, taps, found, weights, &mut out.list(g)[at.clone()]);
+                    continue;
+                }
+                read(simd, LANES, x, taps, found, weights, values);
+                transpose_lines(simd, values, LANES, at.len(), LANES, count, lines);
+                for (line, c) in lines.chunks_exact(count).zip(sizes.group(g)) {
+                    out.list(c)[at.clone()].copy_from_slice(&line[..at.len()]);
                 }
             }
         });
@@ -298,7 +297,7 @@ pub(super) fn input_bwd(sampling: &Sampling, sizes: &Sizes, run: CpuRun<'_>) {
 pub(super) fn grid_bwd(sampling: &Sampling, sizes: &Sizes, run: CpuRun<'_>) {
     let (grid, dy, simd, taps, lanes) = (run.ins[1], run.ins[2], run.simd, sampling.taps(), lanes(sizes));
     let (axes, len) = (sizes.image.len(), sizes.image_len() * lanes);
-    let x = in_lanes(run.pool, sizes, run.ins[0], run.workspace);
+    let x = in_lanes(run.pool, simd, sizes, run.ins[0], run.workspace);
     places(run.pool, sizes, run.out, axes, sizes.channels * taps * axes, |n, first, count, out| {
         let (grid, out) = (&grid[(n * sizes.places + first) * axes..][..count * axes], out.list(0));
         let mut scratch = Scratch::take(BLOCK * lanes);

@@ -14,6 +14,8 @@ struct Table<'a> {
     first: &'a [u32],
     start: &'a [u32],
     weights: &'a [f32],
+    /// The number of weights of each output element, if all have as many.
+    even: Option<usize>,
 }
 
 /// Words of a table.
@@ -95,7 +97,9 @@ impl<'a> Table<'a> {
                 }
             }
         }
-        (Table { first, start, weights }, rest)
+        let taps = start[1] as usize;
+        let even = start.windows(2).all(|ends| (ends[1] - ends[0]) as usize == taps).then_some(taps);
+        (Table { first, start, weights, even }, rest)
     }
 
     fn rows(&self) -> usize {
@@ -114,12 +118,30 @@ impl<'a> Table<'a> {
     }
 }
 
+/// A row, resampled with `T` weights for each output element.
+#[inline(always)]
+fn along_evenly<const T: usize>(x: &[f32], table: &Table<'_>, out: &mut [f32]) {
+    for ((y, &at), weights) in out.iter_mut().zip(table.first).zip(table.weights.as_chunks::<T>().0) {
+        *y = dot(weights, &x[at as usize..][..T]);
+    }
+}
+
+#[inline(always)]
+fn dot(weights: &[f32], x: &[f32]) -> f32 {
+    weights.iter().zip(x).fold(0.0, |sum, (w, x)| w.mul_add(*x, sum))
+}
+
 simd_fn! {
     /// A row, resampled.
-    fn along_row(simd, x: &[f32], first: &[u32], start: &[u32], weights: &[f32], out: &mut [f32]) {
-        let ends = start.iter().zip(&start[1..]);
-        for ((y, &at), (&low, &high)) in out.iter_mut().zip(first).zip(ends) {
-            let weights = &weights[low as usize..high as usize];
+    fn along_row(simd, x: &[f32], table: &Table<'_>, out: &mut [f32]) {
+        match table.even {
+            Some(1) => return along_evenly::<1>(x, table, out),
+            Some(2) => return along_evenly::<2>(x, table, out),
+            _ => {}
+        }
+        let ends = table.start.iter().zip(&table.start[1..]);
+        for ((y, &at), (&low, &high)) in out.iter_mut().zip(table.first).zip(ends) {
+            let weights = &table.weights[low as usize..high as usize];
             *y = match *weights {
                 [] => 0.0,
                 [w] => w.mul_add(x[at as usize], 0.0),
@@ -127,10 +149,7 @@ simd_fn! {
                     let x = &x[at as usize..at as usize + 2];
                     w.mul_add(x[1], v.mul_add(x[0], 0.0))
                 }
-                _ => {
-                    let x = &x[at as usize..][..weights.len()];
-                    weights.iter().zip(x).fold(0.0, |sum: f32, (w, x)| w.mul_add(*x, sum))
-                }
+                _ => dot(weights, &x[at as usize..][..weights.len()]),
             };
         }
     }
@@ -175,7 +194,7 @@ fn lines(pool: &Pool, simd: Simd, x: &[f32], from: usize, table: &Table<'_>, out
     pool.chunks_mut(out, per * to, |task, out| {
         for (i, out) in out.chunks_mut(to).enumerate() {
             let x = &x[(task * per + i) * from..][..from];
-            along_row(simd, x, table.first, table.start, table.weights, out);
+            along_row(simd, x, table, out);
         }
     });
 }
@@ -205,7 +224,7 @@ fn images(
             for r in next.max(first)..first + weights.len() {
                 let x = &x[(plane * from[0] + r) * from[1]..][..from[1]];
                 let to = &mut kept[r % slots * width..][..width];
-                along_row(simd, x, columns.first, columns.start, columns.weights, to);
+                along_row(simd, x, columns, to);
             }
             next = next.max(first + weights.len());
             across_rows(simd, kept, slots, first, weights, out);

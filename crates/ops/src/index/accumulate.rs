@@ -10,6 +10,7 @@ use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{Backend, DType, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::shape::Shape;
+use std::hint::select_unpredictable;
 
 simd_fn! {
     /// `y += x`.
@@ -43,13 +44,17 @@ fn key(x: f32) -> u32 {
 /// The larger of two numbers by [`key`].
 #[inline(always)]
 pub(super) fn larger(y: f32, x: f32) -> f32 {
+    if y < x || x < y {
+        return select_unpredictable(y < x, x, y);
+    }
+    // Equal numbers, zeros of either sign, or NaN.
     if key(x) > key(y) { x } else { y }
 }
 
 /// The smaller of two numbers; NaN is the smallest.
 #[inline(always)]
 pub(super) fn smaller(y: f32, x: f32) -> f32 {
-    if key(-x) > key(-y) { x } else { y }
+    -larger(-y, -x)
 }
 
 /// Scatter-add of rows on the CPU: `count` sources of `inner` words for every outer position. Source `s` is added to
@@ -238,4 +243,24 @@ pub(super) fn two_or_three(op: &'static str, ins: &[Meta]) -> Result<()> {
     }
     typed(op, ins, 0, DType::F32)?;
     typed(op, ins, 1, DType::U32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every pair of some numbers, signed zeros and NaNs gives the bits that the order of keys gives.
+    #[test]
+    fn extremes_follow_keys() {
+        let all = [0.0, -0.0, 1.0, -1.0, 1e-45, -1e-45, f32::MAX, f32::INFINITY, -f32::INFINITY];
+        let all = all.into_iter().chain([0x7fc0_0000, 0xffc0_0001, 0x7fc0_0002].map(f32::from_bits));
+        for y in all.clone() {
+            for x in all.clone() {
+                let most = if key(x) > key(y) { x } else { y };
+                assert_eq!(larger(y, x).to_bits(), most.to_bits(), "{y} {x}");
+                let least = if key(-x) > key(-y) { x } else { y };
+                assert_eq!(smaller(y, x).to_bits(), least.to_bits(), "{y} {x}");
+            }
+        }
+    }
 }

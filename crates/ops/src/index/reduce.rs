@@ -46,17 +46,33 @@ fn each_outer(run: CpuRun<'_>, l: &Layout, f: impl Fn(f32, f32) -> f32 + Sync) {
         out.copy_from_slice(&base[task * per * words..][..out.len()]);
         for (o, out) in out.chunks_mut(words).enumerate() {
             let sources = (task * per + o) * taken..(task * per + o + 1) * taken;
-            let rows = src[sources.clone()].chunks(l.inner).zip(index[sources].chunks(l.inner));
-            for (src, index) in rows {
-                for (i, (&x, &to)) in src.iter().zip(index).enumerate() {
-                    if (to as usize) < l.size {
-                        let y = &mut out[to as usize * l.inner + i];
-                        *y = f(*y, x);
-                    }
-                }
+            let (src, index) = (&src[sources.clone()], &index[sources]);
+            match l.inner {
+                1 => combine(l.size, 1, src, index, out, &f),
+                inner => combine(l.size, inner, src, index, out, &f),
             }
         }
     });
+}
+
+/// Combines the sources of one outer position with `out`. Inlined for rows of one element, which need no loop.
+#[inline(always)]
+fn combine(
+    size: usize,
+    inner: usize,
+    src: &[f32],
+    index: &[u32],
+    out: &mut [f32],
+    f: impl Fn(f32, f32) -> f32,
+) {
+    for (src, index) in src.chunks_exact(inner).zip(index.chunks_exact(inner)) {
+        for (i, (&x, &to)) in src.iter().zip(index).enumerate() {
+            if (to as usize) < size {
+                let y = &mut out[to as usize * inner + i];
+                *y = f(*y, x);
+            }
+        }
+    }
 }
 
 impl ScatterReduce {
