@@ -1,14 +1,14 @@
 //! Recurrent layers, with PyTorch's names, layouts and initial range. Inputs are `(N, T, F)`. One matrix product
-//! projects the inputs of all time steps, and all steps of a layer in one direction are one op, [`Recurrent`]. Layers with projected
+//! projects the inputs of all time steps, and all steps of a layer in one direction are one op, [`Var::recurrence`]. Layers with projected
 //! outputs, and cells for loops of one's own, run the same formulas step by step.
 
 use super::{Dropout, Module, positive};
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::environment;
 use crate::ops::pointwise::Map;
-use crate::ops::recurrent::{Cell as Kind, Recurrent};
+use crate::ops::recurrent::Cell as Kind;
 use crate::params::{Param, Params};
-use crate::session::{Session, Var};
+use crate::session::{Recurrence, Session, Var};
 use crate::shape::Shape;
 use serde::{Deserialize, Serialize};
 
@@ -186,21 +186,10 @@ impl<const GATES: usize> Cell<GATES> {
             return self.steps_one_by_one(steps, states);
         }
         let (weight, bias) = weights.hidden;
-        let op = Recurrent { cell: kind, reverse, masked: live.is_some() };
-        let mut ins = vec![inputs, weight];
-        ins.extend(states);
-        ins.extend(bias);
-        ins.extend(live);
-        let packed = inputs.session().apply(op, &ins)?;
-        let times = inputs.shape()?.dims()[0];
-        let mut out = packed.narrow(0, op.first_output(), times)?;
-        if let Some(live) = live {
-            out = live.unsqueeze(2)?.where_(out, inputs.session().scalar(0.0)?)?;
-        }
+        let of = Recurrence { cell: kind, weight, bias, states: &states, reverse, live };
+        let (out, found) = inputs.recurrence(of)?;
         let mut last = states;
-        for (i, state) in last.iter_mut().enumerate() {
-            *state = packed.select(0, op.last_row(i, times))?;
-        }
+        last.copy_from_slice(&found);
         Ok((out, last))
     }
 

@@ -783,6 +783,24 @@ def poisson_nll_loss(
     """
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """`x` where positive, else `weight · x`, with one weight or one for each channel (axis 1)."""
+def recurrence(
+    inputs: Tensor,
+    weight: Tensor,
+    states: Sequence[Tensor],
+    bias: Tensor | None = None,
+    *,
+    cell: str = "lstm",
+    reverse: bool = False,
+) -> list[Tensor]:
+    """All steps of a recurrent layer in one direction, as one operation, for inputs that are projected to the gates already, `(T, N, gates
+    H)`: the outputs `(T, N, H)`, and after them the states after the last step.
+
+    weight: the weights of the state `(gates H, H)`, with gates in PyTorch's order
+    states: those before the first step, each `(N, H)`: `[h, c]` of an LSTM, else `[h]`
+    bias: of the state's projection, `(gates H)`
+    cell: "lstm", "gru", "tanh" or "relu"
+    reverse: runs from the last step to the first
+    """
 def relu(input: Tensor) -> Tensor:
     """Each number, or 0 if it is negative."""
 def relu6(input: Tensor) -> Tensor:

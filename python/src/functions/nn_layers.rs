@@ -2,9 +2,10 @@
 
 use super::nn_images::unknown;
 use crate::functions::axes::along;
-use crate::tensor::{Answer, Tensor, asked, many_with_optional, one, with_optional};
+use crate::tensor::{Answer, Tensor, asked, many, many_with_optional, one, with_optional};
 use dittograd::error::Result;
-use dittograd::session::{AttentionOptions, EmbeddingOptions, MultiHeadAttention, Reduce, Var};
+use dittograd::ops::recurrent::Cell;
+use dittograd::session::{AttentionOptions, EmbeddingOptions, MultiHeadAttention, Recurrence, Reduce, Var};
 use pyo3::exceptions::{PyNotImplementedError, PyValueError};
 use pyo3::prelude::*;
 
@@ -385,5 +386,43 @@ pub mod nn_layers {
     #[pyo3(signature = (input, p=0.5, training=false))]
     fn feature_alpha_dropout(input: &Tensor, p: f64, training: bool) -> Answer {
         dropped(input, p, training, |x| x.feature_alpha_dropout(p))
+    }
+
+    /// All steps of a recurrent layer in one direction, as one operation, for inputs that are projected to the gates already, `(T, N, gates
+    /// H)`: the outputs `(T, N, H)`, and after them the states after the last step.
+    ///
+    /// weight: the weights of the state `(gates H, H)`, with gates in PyTorch's order
+    /// states: those before the first step, each `(N, H)`: `[h, c]` of an LSTM, else `[h]`
+    /// bias: of the state's projection, `(gates H)`
+    /// cell: "lstm", "gru", "tanh" or "relu"
+    /// reverse: runs from the last step to the first
+    #[pyfunction]
+    #[pyo3(signature = (inputs, weight, states, bias=None, *, cell="lstm", reverse=false))]
+    fn recurrence(
+        inputs: &Tensor,
+        weight: &Tensor,
+        states: Vec<Py<Tensor>>,
+        bias: Option<&Tensor>,
+        cell: &str,
+        reverse: bool,
+    ) -> PyResult<Vec<Tensor>> {
+        let cell = match cell {
+            "lstm" => Cell::Lstm,
+            "gru" => Cell::Gru,
+            "tanh" => Cell::Tanh,
+            "relu" => Cell::Relu,
+            other => return unknown("cell", other, "lstm, gru, tanh or relu"),
+        };
+        let mut all = vec![inputs, weight];
+        all.extend(states.iter().map(Py::get));
+        all.extend(bias);
+        let count = states.len();
+        many(&all, |v| {
+            let (states, rest) = v[2..].split_at(count);
+            let bias = rest.first().copied();
+            let (out, last) =
+                v[0].recurrence(Recurrence { cell, weight: v[1], bias, states, reverse, live: None })?;
+            Ok([vec![out], last].concat())
+        })
     }
 }

@@ -55,6 +55,7 @@ mod softmax;
 mod attention;
 mod dropout;
 mod random;
+mod recurrent;
 mod spectral;
 
 mod fourier;
@@ -78,6 +79,7 @@ pub use margin_losses::{MultiMargin, PoissonNll, TripletMargin};
 pub use padding::PadMode;
 pub use pool::AvgPoolOptions;
 pub use quantiles::QuantileRule;
+pub use recurrent::Recurrence;
 pub use reflections::QrMode;
 pub use resize::{GridSampleOptions, Interpolate, Interpolation};
 pub use scatter::Reduce;

@@ -1,7 +1,4 @@
-"""Recurrent layers, step by step.
-
-The products of the inputs are made for all steps at once; a step multiplies the state only.
-"""
+"""Recurrent layers. The inputs of all steps are projected at once, and all steps are one operation, but for projected outputs."""
 
 import dittograd as dg
 
@@ -34,11 +31,17 @@ def _relu_step(gates, state, hidden, _):
     return (F.relu(gates + hidden),)
 
 
+_CELLS = {_lstm_step: "lstm", _gru_step: "gru", _tanh_step: "tanh", _relu_step: "relu"}
+
+
 def _direction(step, x, state, weights, backward):
     """One layer in one direction: its outputs `(steps, N, size)` and its last state."""
     into, of_state, bias, state_bias, projection = weights
-    gates = F.linear(x, into, bias).unbind(0)
-    outputs = []
+    gates = F.linear(x, into, bias)
+    if projection is None:
+        outputs, *state = F.recurrence(gates, of_state, state, state_bias, cell=_CELLS[step], reverse=backward)
+        return outputs, state
+    outputs, gates = [], gates.unbind(0)
     for gate in reversed(gates) if backward else gates:
         state = step(gate, state, F.linear(state[0], of_state, state_bias), projection)
         outputs.append(state[0])
