@@ -595,6 +595,15 @@ for gates, name in ((4, "lstm"), (3, "gru"), (1, "rnn_tanh"), (1, "rnn_relu")):
     ops(f"{name}.input", lambda layer=layer: layer(biases=False))
     ops(f"{name}_cell", cell)
 
+
+def projected():
+    """An LSTM whose outputs are projected from 5 numbers to 3."""
+    params = [p for into in (3, 3, 6, 6) for p in (r(20, into), r(20, 3), r(20), r(20), r(3, 5))]
+    return [r(6, 2, 3), [r(4, 2, 3), r(4, 2, 5)], params, True, 2, 0.0, False, True, False]
+
+
+ops("lstm.input", projected)
+
 # Fourier transforms and complex numbers.
 ops("fft_rfft fft_ihfft fft_rfft2 fft_rfftn", lambda: [r(3, 4, 6)])
 ops("fft_fft fft_ifft fft_irfft fft_hfft fft_fft2 fft_ifft2 fft_irfft2 fft_fftn fft_ifftn fft_irfftn", lambda: [complexes(3, 4, 6)])

@@ -1,10 +1,15 @@
 """A PyTorch model as a graph of ATen's functional operations."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
 import torch
 from torch.fx import GraphModule, Node
 
 
-def export(model, args=(), kwargs=None):
+def export(model: torch.nn.Module, args: Iterable[Any] = (), kwargs: Mapping[str, Any] | None = None) -> torch.export.ExportedProgram:
     """The model's operations for inputs of these shapes, as `torch.export` records them, in the mode (train or eval) that it is in.
 
     Operations such as `linear`, `layer_norm` or `scaled_dot_product_attention` stay whole. Nothing happens in place: new values of buffers

@@ -1,6 +1,11 @@
 """PyTorch models that compute in dittograd."""
 
+from __future__ import annotations
+
 import json
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
 
 import dittograd as dg
 import numpy as np
@@ -12,7 +17,14 @@ from ._lower import Lowered
 from ._ops.table import to_array
 
 
-def load(model, args=None, kwargs=None, *, device="cpu", seed=0):
+def load(
+    model: torch.nn.Module,
+    args: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    device: dg.Device | str = "cpu",
+    seed: int = 0,
+) -> Module:
     """A PyTorch model whose forward pass is ours: `load(model)(x)` gives tensors of PyTorch, with one answer on every device.
 
     With example arguments the model's program is made at once, so that what cannot be lowered is told here; else at the first call.
@@ -35,7 +47,7 @@ class Module:
     Its parameters are copies on dittograd's device; those of the PyTorch model stay as they were until `to_torch`.
     """
 
-    def __init__(self, model, *, device="cpu", seed=0):
+    def __init__(self, model: torch.nn.Module, *, device: dg.Device | str = "cpu", seed: int = 0) -> None:
         if not isinstance(model, torch.nn.Module):
             raise TypeError(f"the model is of type {type(model).__name__}; give a torch.nn.Module")
         self.model = model
@@ -61,20 +73,20 @@ class Module:
         return param
 
     @property
-    def training(self):
+    def training(self) -> bool:
         """Whether the model is in the mode `train`."""
         return self.model.training
 
-    def train(self, mode=True):
+    def train(self, mode: bool = True) -> Module:
         """Puts the model into the mode `train`: dropout draws, batch norm uses the statistics of the batch."""
         self.model.train(mode)
         return self
 
-    def eval(self):
+    def eval(self) -> Module:
         """Puts the model into the mode `eval`."""
         return self.train(False)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The model's outputs, as tensors of PyTorch on the CPU. No gradient flows through them; `TrainStep` trains."""
         given = Arguments(args, kwargs)
         return self._program(given)(given.leaves)
@@ -89,11 +101,11 @@ class Module:
         """The program for arguments of these shapes."""
         return self._program(Arguments(args, kwargs or {}))
 
-    def graph(self, *args, **kwargs):
+    def graph(self, *args: Any, **kwargs: Any) -> dg.Graph:
         """The program for arguments of these shapes as a `Graph`, which can be saved as text and read by the program `dittograd`."""
         return self.program(args, kwargs).graph
 
-    def export(self, path, *args):
+    def export(self, path: str | PathLike[str], *args: Any) -> None:
         """Writes the model for the program `dittograd`: `dittograd train FILE --data …` trains it without Python, and `predict`, `export`
         to ONNX, `graph` and `inspect` read what that writes.
 
@@ -109,7 +121,7 @@ class Module:
             self.train(was)
         self.params.save_programs(path, train, evaluate, model=type(self.model).__name__)
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """Names and values of parameters and buffers, as of the PyTorch model."""
         state = {}
         for name, tensor in self.model.state_dict(keep_vars=True).items():
@@ -120,7 +132,7 @@ class Module:
                 state[name] = self._integers[name].clone()
         return state
 
-    def load_state_dict(self, state, strict=True):
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Any:
         """Takes parameters and buffers from a state dict."""
         result = self.model.load_state_dict(state, strict=strict)
         self._take_integers()
@@ -129,12 +141,12 @@ class Module:
                 self.params[self._names[id(tensor)]].set(to_array(tensor))
         return result
 
-    def to_torch(self):
+    def to_torch(self) -> torch.nn.Module:
         """Writes parameters and buffers back into the PyTorch model, and returns it."""
         self.model.load_state_dict(self.state_dict())
         return self.model
 
-    def fingerprint(self):
+    def fingerprint(self) -> str:
         """A hash of all bits of parameters and float buffers: two machines can compare it."""
         return self.params.fingerprint()
 

@@ -1,5 +1,11 @@
 """Training steps of PyTorch models."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any
+
 import dittograd as dg
 import numpy as np
 import torch
@@ -41,7 +47,17 @@ class TrainStep:
     device, seed: as of `load`, for a model that is not loaded yet
     """
 
-    def __init__(self, model, loss, optimizer, *, clip_norm=None, clip_value=None, device=None, seed=None):
+    def __init__(
+        self,
+        model: torch.nn.Module | Module,
+        loss: Callable[..., torch.Tensor] | None,
+        optimizer: torch.optim.Optimizer,
+        *,
+        clip_norm: float | None = None,
+        clip_value: float | None = None,
+        device: dg.Device | str | None = None,
+        seed: int | None = None,
+    ) -> None:
         if isinstance(model, Module):
             if device is not None or seed is not None:
                 raise ValueError("device and seed belong to the loaded module; give them to load")
@@ -56,7 +72,7 @@ class TrainStep:
         _check(optimizer)
         self._groups = _groups(self.module, optimizer)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
         """One step on a batch. On a GPU it does not wait; `loss` does."""
         given = Arguments(args, kwargs)
         now = self._choose(given)
@@ -108,23 +124,23 @@ class TrainStep:
         self._now.counters = self.module.assign(session, updates, "model.")
         return loss
 
-    def loss(self):
+    def loss(self) -> float:
         """The loss of the last step. Waits for the device."""
         return self._made().loss()
 
-    def fingerprint(self):
+    def fingerprint(self) -> str:
         """A hash of all bits of parameters and float buffers: two machines can compare it."""
         return self.module.fingerprint()
 
-    def state_dict(self):
+    def state_dict(self) -> dict[str, torch.Tensor]:
         """Names and values of the model's parameters and buffers, as of PyTorch."""
         return self.module.state_dict()
 
-    def save(self, path):
+    def save(self, path: str | PathLike[str]) -> None:
         """Writes a checkpoint: parameters, state of the optimizer and place in the random streams, from which training goes on bit for bit."""
         self._made().save(path, model=type(self.module.model).__name__, texts={"integers": self.module.integers()})
 
-    def load(self, path, *args, **kwargs):
+    def load(self, path: str | PathLike[str], *args: Any, **kwargs: Any) -> None:
         """Continues from a checkpoint. Before the first step it needs an example batch, as for a step, which is not trained on."""
         if self._step is None:
             if not args and not kwargs:
