@@ -281,7 +281,8 @@ fn states(c: &Checkpoint) -> Vec<&str> {
     names
 }
 
-fn describe(c: &Checkpoint) -> Value {
+/// What a checkpoint says besides its tensors.
+pub(crate) fn describe(c: &Checkpoint) -> Value {
     let optimizer = c.optimizer.as_ref().map(|o| {
         json!({"step": o.step, "lr": o.lr, "group_lrs": o.group_lrs, "parameters": o.params.len(), "states": states(c)})
     });

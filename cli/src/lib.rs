@@ -8,6 +8,7 @@
 mod bench;
 mod check;
 mod devices;
+mod diff;
 mod export;
 mod graph;
 mod images;
@@ -86,6 +87,8 @@ enum Command {
     Graph(graph::Graph),
     /// Show what the folder of a run, a checkpoint or another safetensors file holds
     Inspect(inspect::Inspect),
+    /// Show what differs between two runs, checkpoints, files of tensors or programs; exit 1 if anything does
+    Diff(diff::Diff),
     /// Check ops against their references, on every device; exit 1 if anything is off
     Check(check::Check),
     /// Measure training steps and ops
@@ -288,7 +291,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer<String>
             Err(Ok(text))
         }
         Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => Err(fail(
-            "a command is needed: train, predict, export, devices, ops, op, graph, inspect, check or bench (see --help)",
+            "a command is needed: train, predict, export, devices, ops, op, graph, inspect, diff, check or bench (see --help)",
         )),
         Err(e) => Err(fail(usage(&e))),
     }
@@ -331,6 +334,7 @@ fn run(ranks: &mut Option<Ranks>) -> Answer {
         Command::Op(c) => c.run(global, &out),
         Command::Graph(c) => c.run(global, &out),
         Command::Inspect(c) => c.run(&out),
+        Command::Diff(c) => c.run(&out),
         Command::Check(c) => c.run(global, &out),
         Command::Bench(c) => c.run(global, &out, ranks),
     }
