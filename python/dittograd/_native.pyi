@@ -1131,13 +1131,6 @@ class Params:
         """The number of elements of all parameters together."""
     def save(self, path: str | PathLike[str]) -> None:
         """Writes all of them to a safetensors file."""
-    def save_programs(self, path: str | PathLike[str], train: Graph, eval: Graph, *, model: str = "") -> None:
-        """Writes all of them to a safetensors file, with the programs of a model that reads them: `dittograd train FILE` trains it without
-        Python. The programs have one input, a batch of rows, and one result with as many rows. Besides, `train` may assign to parameters.
-
-        train, eval: the model's program in training and in evaluation
-        model: its name
-        """
     def to(self, device: Device | str) -> None:
         """Moves all of them, and every program that reads them, to another device."""
     def values(self) -> list[Param]:
@@ -1170,6 +1163,15 @@ class Graph:
         """Reads a program from the text that `text` wrote. Its parameters have no values until `bind`."""
     def save(self, path: str | PathLike[str]) -> None:
         """Writes its text to a file, which the program `dittograd` reads too."""
+    def save_model(self, path: str | PathLike[str], params: Params, evaluation: Graph, *, model: str = "") -> None:
+        """Writes a model to a safetensors file: its parameters, this program for training and another for evaluation. `dittograd train FILE`
+        trains it without Python. The programs have one input, a batch of rows, and one result with as many rows; this one may assign to
+        parameters.
+
+        params: all parameters that they read
+        evaluation: the program for evaluation
+        model: the name of the model
+        """
     def text(self) -> str:
         """The program as text, one value a line, which `parse` reads."""
     def to_dot(self) -> str:

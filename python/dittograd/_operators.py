@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 
-from ._native import Tensor, elementwise, indexing, products
+from ._native import Session, Tensor, elementwise, indexing, products
 
 
 def _operator(function, swapped=False):
@@ -103,6 +103,12 @@ def _dlpack(self, **options):
     return self.numpy().__dlpack__(**options)
 
 
+def _session(self) -> Session:
+    """The session that it belongs to."""
+    return Session._of(self)
+
+
+Tensor.session = property(_session)
 Tensor.__array__ = _array
 Tensor.__dlpack__ = _dlpack
 Tensor.__dlpack_device__ = lambda self: (1, 0)

@@ -9,6 +9,7 @@ use crate::tensor::{Tensor, dtype_name};
 use dittograd::device::{Device, Meta};
 use dittograd::error::{Error, Result};
 use dittograd::graph::{Function as NativeFunction, Graph as Native};
+use dittograd::nn::Program;
 use dittograd::params::Param as NativeParam;
 use dittograd::tensor::AnyTensor;
 use pyo3::prelude::*;
@@ -52,12 +53,6 @@ pub fn arrays(py: Python<'_>, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<Given
 }
 
 impl Graph {
-    /// The program, and the names of the parameters that its last results are assigned to.
-    pub fn parts(&self) -> (Native, Vec<String>) {
-        let Recorded { graph, assigned, .. } = &*self.recorded;
-        (graph.clone(), assigned.iter().map(|p| p.name().to_string()).collect())
-    }
-
     fn native(&self) -> &Native {
         &self.recorded.graph
     }
@@ -155,6 +150,29 @@ impl Graph {
     /// Writes its text to a file, which the program `dittograd` reads too.
     fn save(&self, path: PathBuf) -> PyResult<()> {
         without_place(dittograd::io::atomic::write(&path, self.text()?.as_bytes()))
+    }
+
+    /// Writes a model to a safetensors file: its parameters, this program for training and another for evaluation. `dittograd train FILE`
+    /// trains it without Python. The programs have one input, a batch of rows, and one result with as many rows; this one may assign to
+    /// parameters.
+    ///
+    /// params: all parameters that they read
+    /// evaluation: the program for evaluation
+    /// model: the name of the model
+    #[pyo3(signature = (path, params, evaluation, *, model=""))]
+    fn save_model(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        params: &Params,
+        evaluation: &Graph,
+        model: &str,
+    ) -> PyResult<()> {
+        let (train, eval) = (self.native().clone(), evaluation.native().clone());
+        let assigned: Vec<String> = self.recorded.assigned.iter().map(|p| p.name().to_string()).collect();
+        py.detach(|| {
+            params.with(|params| Program::new(params, train, eval, &assigned)?.save(&path, model, params))
+        })
     }
 
     /// The program ready to run many times: planned, fused, on a GPU one CUDA graph. `device` is by default where it was recorded.

@@ -3,10 +3,8 @@
 use crate::arrays::{Negative, given, to_numpy};
 use crate::device::{Device, Place};
 use crate::errors::raised;
-use crate::graph::Graph;
 use dittograd::error::{Error, Result};
 use dittograd::io::SaveLoad;
-use dittograd::nn::Program;
 use dittograd::params::{Param as NativeParam, Params as Native};
 use dittograd::tensor::{AnyTensor, Tensor};
 use pyo3::exceptions::{PyKeyError, PyTypeError};
@@ -147,27 +145,6 @@ impl Params {
     /// Writes all of them to a safetensors file.
     fn save(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
         py.detach(|| self.with(|params| params.save(&path)))
-    }
-
-    /// Writes all of them to a safetensors file, with the programs of a model that reads them: `dittograd train FILE` trains it without
-    /// Python. The programs have one input, a batch of rows, and one result with as many rows. Besides, `train` may assign to parameters.
-    ///
-    /// train, eval: the model's program in training and in evaluation
-    /// model: its name
-    #[pyo3(signature = (path, train, eval, *, model=""))]
-    fn save_programs(
-        &self,
-        py: Python<'_>,
-        path: PathBuf,
-        train: &Graph,
-        eval: &Graph,
-        model: &str,
-    ) -> PyResult<()> {
-        let (train, assigned) = train.parts();
-        let (eval, _) = eval.parts();
-        py.detach(|| {
-            self.with(|params| Program::new(params, train, eval, &assigned)?.save(&path, model, params))
-        })
     }
 
     /// Reads all of them from a safetensors file. Errors if one is missing, too many or of another shape; nothing is changed then.

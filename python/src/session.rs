@@ -106,6 +106,12 @@ impl Session {
         self.held.assign(param.native(), value.id())
     }
 
+    /// The session of a tensor.
+    #[staticmethod]
+    fn _of(tensor: &Tensor) -> Session {
+        Session::of(tensor.held().clone())
+    }
+
     /// The device it computes on.
     #[getter]
     fn device(&self) -> PyResult<Device> {

@@ -2,7 +2,6 @@
 
 use crate::arrays::to_numpy;
 use crate::held::Held;
-use crate::session::Session;
 use dittograd::device::{DType, Meta};
 use dittograd::error::Result;
 use dittograd::session::{Var, VarId};
@@ -244,12 +243,6 @@ impl Tensor {
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let array = to_numpy(py, &asked(self, |x| x.to_any())?)?;
         if self.truth { array.call_method1("astype", ("bool",)) } else { Ok(array) }
-    }
-
-    /// The session that it belongs to.
-    #[getter]
-    fn session(&self) -> Session {
-        Session::of(self.session.clone())
     }
 
     /// The same value, through which no gradient flows.

@@ -119,7 +119,7 @@ class Module:
             train, evaluate = (Program(self.train(mode), self.model, Arguments(args, {}), results=1).graph for mode in (True, False))
         finally:
             self.train(was)
-        self.params.save_programs(path, train, evaluate, model=type(self.model).__name__)
+        train.save_model(path, self.params, evaluate, model=type(self.model).__name__)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Names and values of parameters and buffers, as of the PyTorch model."""

@@ -155,12 +155,13 @@ impl Cases for Lu {
             Sample::new(Lu {}, vec![SampleIn::Dominant(dims(&[batch, n, n]), RANGE, i * 3)])
         };
         let oblong = |d: [usize; 3]| Sample::new(Lu {}, vec![SampleIn::Dominant(dims(&d), RANGE, 0)]);
+        let large = square((SIZES.len(), SEVERAL_BLOCKS));
         SIZES
             .into_iter()
-            .chain([SEVERAL_BLOCKS])
             .enumerate()
             .map(square)
             .chain(OBLONG.into_iter().map(oblong))
+            .chain([large])
             .collect()
     }
 
