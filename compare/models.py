@@ -191,6 +191,81 @@ class ResNet(nn.Module):
         return self.fc(x.mean((2, 3)))
 
 
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        conv = lambda a, b, size, stride=1: nn.Sequential(nn.Conv2d(a, b, size, stride, size // 2, bias=False), nn.BatchNorm2d(b))
+        self.a, self.b, self.c = conv(inputs, width, 1), conv(width, width, 3, stride), conv(width, 4 * width, 1)
+        self.around = conv(inputs, 4 * width, 1, stride) if stride != 1 or inputs != 4 * width else nn.Identity()
+
+    def forward(self, x):
+        return F.relu(self.c(F.relu(self.b(F.relu(self.a(x))))) + self.around(x))
+
+
+class ResNet50(nn.Module):
+    """As torchvision's `resnet50`, with other names."""
+
+    def __init__(self, classes=1000):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1))
+        blocks, inputs = [], 64
+        for stage, count in enumerate((3, 4, 6, 3)):
+            for i in range(count):
+                blocks.append(Bottleneck(inputs, 64 << stage, 2 if stage > 0 and i == 0 else 1))
+                inputs = 256 << stage
+        self.blocks = nn.Sequential(*blocks)
+        self.fc = nn.Linear(inputs, classes)
+
+    def forward(self, x):
+        return self.fc(self.blocks(self.stem(x)).mean((2, 3)))
+
+
+class LlamaBlock(nn.Module):
+    def __init__(self, width, heads, kv_heads, hidden):
+        super().__init__()
+        self.heads, self.kv_heads, self.size = heads, kv_heads, width // heads
+        self.norm1, self.norm2 = nn.RMSNorm(width, eps=1e-5), nn.RMSNorm(width, eps=1e-5)
+        self.q, self.o = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.k, self.v = (nn.Linear(width, kv_heads * self.size, bias=False) for _ in range(2))
+        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+        self.down = nn.Linear(hidden, width, bias=False)
+
+    def forward(self, x, cos, sin):
+        batch, length, width = x.shape
+        split = lambda y: y.view(batch, length, -1, self.size).transpose(1, 2)
+        turn = lambda y: y * cos + torch.cat([-y[..., self.size // 2 :], y[..., : self.size // 2]], -1) * sin
+        y = self.norm1(x)
+        q, k, v = turn(split(self.q(y))), turn(split(self.k(y))), split(self.v(y))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        x = x + self.o(mixed.transpose(1, 2).reshape(batch, length, width))
+        y = self.norm2(x)
+        return x + self.down(F.silu(self.gate(y)) * self.up(y))
+
+
+class Llama(nn.Module):
+    """The layers of Llama: rotary positions, grouped heads, gated hidden layers."""
+
+    def __init__(self, vocab, context, width, heads, kv_heads, layers, hidden):
+        super().__init__()
+        self.tok = nn.Embedding(vocab, width)
+        self.blocks = nn.ModuleList([LlamaBlock(width, heads, kv_heads, hidden) for _ in range(layers)])
+        self.norm = nn.RMSNorm(width, eps=1e-5)
+        self.head = nn.Linear(width, vocab, bias=False)
+        size = width // heads
+        angles = torch.outer(torch.arange(context), 10000.0 ** (-torch.arange(0, size, 2) / size)).repeat(1, 2)
+        self.register_buffer("cos", angles.cos())
+        self.register_buffer("sin", angles.sin())
+        for p in self.parameters():
+            if p.dim() == 2:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, tokens):
+        x = self.tok(tokens)
+        for block in self.blocks:
+            x = block(x, self.cos, self.sin)
+        return self.head(self.norm(x))
+
+
 class EncoderBlock(nn.Module):
     def __init__(self, width, heads, hidden):
         super().__init__()
@@ -341,7 +416,20 @@ def recurrent(kind, batch, times, width):
     return lambda d: (Recurrent(kind, width).to(d), numbers(d, batch, times, width), numbers(d, batch, times, width), F.mse_loss)
 
 
-# What `dittograd bench` calls so: by the device, the model, its input, what it should say, and the loss.
+def images(model, batch, size, classes):
+    return lambda d: (model().to(d), numbers(d, batch, 3, size, size), indices(d, classes, batch), label_loss)
+
+
+def llama(batch, vocab, context, *sizes):
+    tokens = lambda d: indices(d, vocab, batch, context)
+    return lambda d: (Llama(vocab, context, *sizes).to(d), tokens(d), tokens(d), label_loss)
+
+
+def vit(size, patch, *sizes):
+    return lambda: Vit(3, (size, size), (patch, patch), *sizes)
+
+
+# What `dittograd bench` calls so, and models that only the Python package runs: by the device, the model, its input, what it should say, and the loss.
 WORKLOADS = {
     "mlp_b128": mlp(128),
     "cnn_b128": cnn(128),
@@ -353,6 +441,12 @@ WORKLOADS = {
     "gpt_b8_t128": gpt(8, 65, 128, 192, 6, 4),
     "lstm_b32_t128": recurrent(nn.LSTM, 32, 128, 256),
     "gru_b32_t128": recurrent(nn.GRU, 32, 128, 256),
+    "resnet50_b32": images(ResNet50, 32, 224, 1000),
+    "vitb16_b32": images(vit(224, 16, 768, 12, 12, 3072, 1000), 32, 224, 1000),
+    "llama125m_b8_t1024": llama(8, 32000, 1024, 768, 12, 4, 12, 2048),
+    "resnet50_b2_s64": images(ResNet50, 2, 64, 1000),
+    "vit_b4_s64": images(vit(64, 16, 192, 3, 4, 768, 10), 4, 64, 10),
+    "llama_b2_t128": llama(2, 1000, 128, 192, 6, 2, 4, 512),
 }
 
 

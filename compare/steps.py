@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Whole training steps (forward, backward, AdamW) beside PyTorch, as ratios of times: below 1 we are faster.
 
-usage: python3 compare/steps.py [--device cpu|cuda] [--threads N] [--program PATH] [--steps N] [--tf32 | --table] [WORKLOAD ...]
+usage: python3 compare/steps.py [--device cpu|cuda] [--threads N] [--program PATH | --package] [--steps N] [--tf32 | --table] [WORKLOAD ...]
 
 PyTorch runs eagerly and compiled, on CUDA also as one captured graph and compiled with reduce-overhead; the ratio is to
 the best of these. Both sides are timed by the host's clock: the median of steps with a wait after each, and the mean of
 steps that are queued back to back. With `--tf32` both use tensor cores. With `--table` a table has the times of all modes: PyTorch's
 float32 and TF32, our strict, fast and turbo. Peak memory is that of the GPU's allocator; of PyTorch on the CPU there is none.
+
+With `--package` ours is the same PyTorch model in the Python package, by `dittograd.torch.TrainStep`; inputs are on the device, for both.
 """
 import argparse, gc, json, platform, statistics, subprocess, time, warnings
 import torch
@@ -16,6 +18,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--device", default="cpu")
 parser.add_argument("--threads", type=int, default=2)
 parser.add_argument("--program", default="target/release/dittograd")
+parser.add_argument("--package", action="store_true", help="ours by the Python package instead of the program")
 parser.add_argument("--steps", type=int, help="steps of ours to take the median of; PyTorch takes as many as fit its time")
 parser.add_argument("--seconds", type=float, default=3.0, help="time for the median of one of PyTorch's ways")
 parser.add_argument("--tf32", action="store_true")
@@ -29,6 +32,8 @@ torch.backends.cudnn.benchmark = True
 GPU = args.device.startswith("cuda")
 COMPILED = {"compile": "default", "reduce-overhead": "reduce-overhead"}
 ON_GPU = ["mlp_b128", "cnn_b128", "fno1d_b32_g1024", "babygpt_b64_t256", "gpt2s_b8_t1024", "lstm_b32_t128", "gru_b32_t128"]
+ON_GPU_BY_PACKAGE = ["resnet50_b32", "vitb16_b32", "gpt2s_b8_t1024", "llama125m_b8_t1024"]
+ON_CPU_BY_PACKAGE = ["resnet50_b2_s64", "vit_b4_s64", "gpt_b8_t128", "llama_b2_t128"]
 ON_CPU = ["mlp_b128", "cnn_b32", "fno1d_b8_g1024", "gpt_b8_t128", "lstm_b32_t128", "gru_b32_t128"]
 
 def allow_tf32(allow):
@@ -55,6 +60,25 @@ def captured(step):
     return graph.replay
 
 
+def times_of(run, first):
+    """Median and back-to-back milliseconds of a step that waits when it is asked to."""
+    run(True)
+    first = (time.perf_counter() - first) * 1e3
+    for _ in range(5 if GPU else 2):
+        run(True)
+    times, start = [], time.perf_counter()
+    while len(times) < 3 or (len(times) < 200 and time.perf_counter() - start < args.seconds):
+        begin = time.perf_counter()
+        run(True)
+        times.append((time.perf_counter() - begin) * 1e3)
+    median = statistics.median(times)
+    queued = max(3, min(50, int(args.seconds * 1e3 / median)))
+    start = time.perf_counter()
+    for i in range(queued):
+        run(i == queued - 1)
+    return {"ms": median, "back_to_back_ms": (time.perf_counter() - start) * 1e3 / queued, "first_step_ms": first}
+
+
 def torchs(workload, mode):
     """Median, back-to-back and first-step milliseconds and peak bytes of one of PyTorch's ways."""
     torch._dynamo.reset()
@@ -69,33 +93,44 @@ def torchs(workload, mode):
 
     step = training_step(forward, x, y, loss, optimizer)
 
-    def timed(step):
-        start = time.perf_counter()
-        step()
-        wait()
-        return (time.perf_counter() - start) * 1e3
-
-    first = time.perf_counter()
-    run = captured(step) if mode == "graph" else step
-    timed(run)
-    first = (time.perf_counter() - first) * 1e3
-    for _ in range(5 if GPU else 2):
-        timed(run)
-    times, start = [], time.perf_counter()
-    while len(times) < 3 or (len(times) < 200 and time.perf_counter() - start < args.seconds):
-        times.append(timed(run))
-    median = statistics.median(times)
-    queued = max(3, min(50, int(args.seconds * 1e3 / median)))
     start = time.perf_counter()
-    for _ in range(queued):
-        run()
-    wait()
-    back_to_back = (time.perf_counter() - start) * 1e3 / queued
+    way = captured(step) if mode == "graph" else step
+
+    def run(waits):
+        way()
+        if waits:
+            wait()
+
+    found = times_of(run, start)
     peak = torch.cuda.max_memory_allocated() if GPU else None
-    return {"ms": median, "back_to_back_ms": back_to_back, "first_step_ms": first, "peak_bytes": peak}
+    return {**found, "peak_bytes": peak}
+
+
+def by_package(workload, numerics):
+    """The same PyTorch model, trained by the Python package."""
+    import dittograd as dg
+    import dittograd.torch
+
+    torch.manual_seed(0)
+    net, x, y, loss = WORKLOADS[workload]("cpu")
+    device = dg.Device(args.device, threads=None if GPU else args.threads, numerics=numerics)
+    start = time.perf_counter()
+    step = dittograd.torch.TrainStep(net, loss, torch.optim.AdamW(net.parameters(), lr=1e-4), device=device)
+    step(x, y)
+    fingerprint = step.fingerprint()
+
+    def run(waits):
+        step.again()
+        if waits:
+            device.synchronize()
+
+    found = times_of(run, start)
+    return {**found, "peak_bytes": device.memory()["peak"], "fingerprint": fingerprint}
 
 
 def ours(workload, numerics):
+    if args.package:
+        return by_package(workload.removesuffix("_eager"), numerics)
     command = [args.program, "--device", args.device, "--threads", str(args.threads), "--json", "bench", workload]
     command += ["--steps", str(args.steps)] if args.steps else []
     command += ["--numerics", numerics]
@@ -158,14 +193,15 @@ def main():
     modes = ["eager", "graph", "compile", "reduce-overhead"] if GPU else ["eager", "compile"]
     if args.modes:
         modes = args.modes.split(",")
-    names = args.names or (ON_GPU if GPU else ON_CPU)
+    usual = (ON_GPU_BY_PACKAGE if GPU else ON_CPU_BY_PACKAGE) if args.package else (ON_GPU if GPU else ON_CPU)
+    names = args.names or usual
     if args.table:
         return table(names, modes)
     allow_tf32(args.tf32)
     rows = []
     for name in names:
         print(name)
-        ways = (("", "compiled"), ("_eager", "eager"))
+        ways = (("", "compiled"),) if args.package else (("", "compiled"), ("_eager", "eager"))
         mine = {suffix: attempt(f"dittograd {way}", lambda: ours(name + suffix, numerics)) for suffix, way in ways}
         theirs = {}
         for mode in modes:
@@ -175,8 +211,7 @@ def main():
         theirs = {mode: found for mode, found in theirs.items() if found}
         if mine[""] and theirs:
             rows.append((name, mine[""], theirs))
-        both = mine[""] and mine["_eager"]
-        if both and mine[""]["fingerprint"] != mine["_eager"]["fingerprint"]:
+        if mine[""] and mine.get("_eager") and mine[""]["fingerprint"] != mine["_eager"]["fingerprint"]:
             print("  eager and compiled have different fingerprints")
     print(f"\n{'workload':18} {'ours ms':>10} {'torch ms':>10} {'best way':>16} {'ratio':>7} {'queued':>7} {'MiB':>7} {'torch eager':>11}")
     for name, mine, theirs in rows:

@@ -23,6 +23,8 @@ class Device:
     numerics: "strict", "fast" or "turbo"; each has one answer of its own
     """
     def __init__(self, name: str = "cpu", *, threads: int | None = None, numerics: str | None = None) -> None: ...
+    def memory(self) -> Mapping[str, int]:
+        """Bytes of its memory: `live` in tensors and programs now, `peak` of that so far, and `cached` for reuse."""
     @property
     def numerics(self) -> str:
         """The mode of its numerics: "strict", "fast" or "turbo"."""

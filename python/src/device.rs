@@ -4,6 +4,7 @@ use crate::errors::raised;
 use dittograd::device::{Device as Native, Simd};
 use dittograd::error::Error;
 use pyo3::prelude::*;
+use std::collections::BTreeMap;
 
 /// A place to compute in: a CPU or a GPU, in one of the modes of numerics. What takes a device takes its name too.
 ///
@@ -43,6 +44,12 @@ impl Device {
     /// Waits until all that was begun on it is done, as before a time is taken.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.native.synchronize()).map_err(|e| raised(e.without_location()))
+    }
+
+    /// Bytes of its memory: `live` in tensors and programs now, `peak` of that so far, and `cached` for reuse.
+    fn memory(&self) -> BTreeMap<&'static str, usize> {
+        let stats = self.native.memory();
+        BTreeMap::from([("live", stats.live), ("peak", stats.peak), ("cached", stats.cached)])
     }
 
     /// The mode of its numerics: "strict", "fast" or "turbo".

@@ -197,6 +197,14 @@ def test_errors_are_those_of_the_function():
         params.add("whole", [1, 2])
     with pytest.raises(KeyError, match="absent"):
         params["absent"]
+    # Advice is about Python.
+    with pytest.raises(ValueError, match="`weight` is taken; use another name"):
+        params.add("weight", [1.0])
+    session = dg.Session()
+    with pytest.raises(TypeError, match=r"or from indices by x.float\(\)"):
+        session.tensor([1, 2]).exp()
+    with pytest.raises(TypeError, match=r"or from numbers by x.long\(\)"):
+        dg.gather(session.tensor([1.0]), 0, session.tensor([0.0]))
     with pytest.raises(RuntimeError, match="depend on trainable parameter"):
         dg.TrainStep(params, dg.optim.SGD(), lambda s, x: x.sum()).run(X)
     with pytest.raises(ValueError, match="at least one"):

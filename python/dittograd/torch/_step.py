@@ -85,6 +85,11 @@ class TrainStep:
         # Schedulers warn of steps before the optimizer's own.
         self._optimizer._opt_called = True
 
+    def again(self) -> None:
+        """One more step on the last batch, which is on the device still."""
+        self._made().again()
+        self.module.count(self._now.counters)
+
     def _choose(self, given):
         """The variant of the program for these arguments."""
         key = (self.module.training, given.key)
