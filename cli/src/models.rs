@@ -383,7 +383,7 @@ impl Net {
         match &self.writer {
             Some(Writer::Gpt(gpt)) => Ok(gpt.eval().generate(prompt, steps, sampling)?),
             Some(Writer::Mamba(mamba)) => Ok(mamba.generate(prompt, steps, sampling)?),
-            None => fail("--prompt is for gpt and mamba"),
+            None => fail("only gpt and mamba write text"),
         }
     }
 }
