@@ -1,12 +1,12 @@
 //! `diff`: what differs between two runs, checkpoints, files of tensors or programs.
 
+use crate::graph::program_of;
 use crate::inspect::describe;
 use crate::out::{Out, table};
 use crate::train::{checkpoint_file, positive};
 use crate::{Answer, fail};
 use clap::Args;
 use dittograd::error::shown;
-use dittograd::graph::Graph;
 use dittograd::io::Checkpoint;
 use dittograd::io::safetensors::SafeTensors;
 use dittograd::prelude::*;
@@ -139,14 +139,7 @@ impl Diff {
 
     /// The texts of two programs.
     fn programs(&self, report: &mut Report) -> Answer<()> {
-        let read = |path: &PathBuf| -> Answer<Graph> {
-            let at = path.display();
-            let Ok(text) = String::from_utf8(dittograd::io::read(path)?) else {
-                return fail(format!("{at}: is not text"));
-            };
-            Graph::parse(&text).or_else(|e| fail(format!("{at}: {e}")))
-        };
-        let (a, b) = (read(&self.a)?, read(&self.b)?);
+        let (a, b) = (program_of(&self.a)?, program_of(&self.b)?);
         let hashes = [a.hash()?, b.hash()?];
         report.object.insert("hashes", json!(hashes));
         let (a, b) = (a.text()?, b.text()?);

@@ -7,7 +7,7 @@ use crate::{Answer, Global, fail};
 use clap::Args;
 use dittograd::graph::{Graph as Program, Passes, What};
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Check and show a program: of a trained model, or from a text file.
 #[derive(Args)]
@@ -39,7 +39,7 @@ impl Graph {
         let is_model = self.file.is_dir() || self.file.extension().is_some_and(|e| e == "safetensors");
         let mut graph = match is_model {
             true => Traced::load(global, &self.file, self.batch, None)?.graph,
-            false => self.parse()?,
+            false => program_of(&self.file)?,
         };
         if self.compiled {
             graph = graph.after(Passes::all())?;
@@ -62,12 +62,13 @@ impl Graph {
         out.line(shown.trim_end())?;
         Ok(true)
     }
+}
 
-    fn parse(&self) -> Answer<Program> {
-        let file = self.file.display();
-        let Ok(text) = String::from_utf8(dittograd::io::read(&self.file)?) else {
-            return fail(format!("{file}: is not text"));
-        };
-        Program::parse(&text).or_else(|e| fail(format!("{file}: {e}")))
-    }
+/// The program in a text file.
+pub(crate) fn program_of(path: &Path) -> Answer<Program> {
+    let file = path.display();
+    let Ok(text) = String::from_utf8(dittograd::io::read(path)?) else {
+        return fail(format!("{file}: is not text"));
+    };
+    Program::parse(&text).or_else(|e| fail(format!("{file}: {e}")))
 }
