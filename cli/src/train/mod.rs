@@ -167,20 +167,28 @@ impl Chosen {
         }
     }
 
-    /// The model, and the file of its programs.
-    fn open(&self) -> Answer<(Model, Option<(Checkpoint, Program)>)> {
+    /// The model, and its programs if it is given by some.
+    fn open(&self) -> Answer<(Model, Option<Programs>)> {
         match self {
             Chosen::Named(model) => Ok((*model, None)),
             Chosen::File(path) => {
-                let checkpoint = Checkpoint::load(checkpoint_file(path))?;
-                let mut params = Params::new(&Device::cpu()?, 0);
+                let file = Checkpoint { optimizer: None, ..Checkpoint::load(checkpoint_file(path))? };
                 let at = path.display();
-                let program = Program::of(&checkpoint, &mut params)
+                let program = Program::of(&file, &mut Params::new(&Device::cpu()?, 0))
                     .or_else(|e| fail(format!("{at}: {}", e.without_location())))?;
-                Ok((Model::of_program(&program), Some((checkpoint, program))))
+                let (config, input) = (program_config(&program), program.input().shape);
+                Ok((Model::of_program(&program), Some(Programs { file: Arc::new(file), config, input })))
             }
         }
     }
+}
+
+/// The programs of a model.
+struct Programs {
+    file: Arc<Checkpoint>,
+    config: Value,
+    /// The shape of a batch.
+    input: Shape,
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -550,20 +558,14 @@ impl Train {
         let Some(chosen) = &self.model else {
             return fail("train what? name a model, or a checkpoint with --resume (see train --help)");
         };
-        let (model, program) = chosen.open()?;
+        let (model, programs) = chosen.open()?;
         let (steps, batch, lr, schedule) = usual(model);
-        if let (Some(_), None) = (&program, &self.data) {
+        if let (Some(_), None) = (&programs, &self.data) {
             return fail("--data is missing: a program has no data of its own");
         }
         let shards = self.shards.unwrap_or(1);
-        let (program, program_config) = match program {
-            Some((file, program)) => {
-                (Some(Arc::new(file)), Some((program_config(&program), program.input().shape)))
-            }
-            None => (None, None),
-        };
         // A text for a program is cut to the length it takes.
-        let window = program_config.as_ref().filter(|_| model.takes_tokens()).map(|(_, input)| input.last());
+        let window = programs.as_ref().filter(|_| model.takes_tokens()).map(|p| p.input.last());
         let seed = self.seed.unwrap_or(7);
         if self.hidden.is_some() && model != Model::Mlp {
             return fail(format!("--hidden is for mlp; use --config for {}", model.name()));
@@ -589,13 +591,13 @@ impl Train {
         let data = source.load(model, busy)?;
         let given = self.given_config()?;
         let rows = data.train.rows();
-        let (config, batch) = match program_config {
-            Some((_, _)) if self.config.is_some() => {
+        let (config, batch) = match &programs {
+            Some(_) if self.config.is_some() => {
                 return fail("--config is for the models of this program; a file has its sizes");
             }
-            Some((config, input)) => {
-                check_rows(&data.train, input)?;
-                (config, self.batch.unwrap_or(input.dims()[0].saturating_mul(shards)))
+            Some(Programs { config, input, .. }) => {
+                check_rows(&data.train, *input)?;
+                (config.clone(), self.batch.unwrap_or(input.dims()[0].saturating_mul(shards)))
             }
             None => {
                 let hidden = self.hidden.as_deref().unwrap_or(&[64, 64]);
@@ -627,7 +629,7 @@ impl Train {
             eval_every: self.eval_every.unwrap_or(steps.div_ceil(10)),
             patience: self.patience,
             weights: self.weights.as_ref().map(|w| w.to_string_lossy().into_owned()),
-            program,
+            program: programs.map(|p| p.file),
         };
         spec.check()?;
         Ok(Plan { spec, data, from: None, folder: None })
