@@ -66,6 +66,7 @@ impl Predict {
         }
         let eval = net.module().eval();
         let Some(path) = &self.data else {
+            spec.has_data(&file, "give inputs with --data")?;
             let data = spec.data.load(spec.model, &out.busy("reading the data"))?;
             spec.check_data(&data, &checkpoint)?;
             let scores = evaluation(spec.task, eval, &data)?.run(&device)?;

@@ -148,6 +148,11 @@ impl Program {
         Ok((params, program))
     }
 
+    /// Whether a checkpoint has programs.
+    pub fn is_in(checkpoint: &Checkpoint) -> bool {
+        checkpoint.texts.contains_key(TRAIN)
+    }
+
     /// The model of a checkpoint that has its programs. Its parameters, with their values, are added to `params`.
     #[track_caller]
     pub fn of(checkpoint: &Checkpoint, params: &mut Params) -> Result<Program> {

@@ -172,12 +172,9 @@ impl Chosen {
         match self {
             Chosen::Named(model) => Ok((*model, None)),
             Chosen::File(path) => {
-                let file = Checkpoint { optimizer: None, ..Checkpoint::load(checkpoint_file(path))? };
-                let at = path.display();
-                let program = Program::of(&file, &mut Params::new(&Device::cpu()?, 0))
-                    .or_else(|e| fail(format!("{at}: {}", e.without_location())))?;
-                let (config, input) = (program_config(&program), program.input().shape);
-                Ok((Model::of_program(&program), Some(Programs { file: Arc::new(file), config, input })))
+                let file = Checkpoint::load(checkpoint_file(path))?;
+                let (model, programs) = Programs::of(file, path)?;
+                Ok((model, Some(programs)))
             }
         }
     }
@@ -189,6 +186,57 @@ struct Programs {
     config: Value,
     /// The shape of a batch.
     input: Shape,
+}
+
+impl Programs {
+    /// Those that a checkpoint has, and the model that they are.
+    fn of(file: Checkpoint, path: &Path) -> Answer<(Model, Programs)> {
+        let at = path.display();
+        let program = Program::of(&file, &mut Params::new(&Device::cpu()?, 0))
+            .or_else(|e| fail(format!("{at}: {}", e.without_location())))?;
+        let (config, input) = (program_config(&program), program.input().shape);
+        let file = Arc::new(Checkpoint { optimizer: None, ..file });
+        Ok((Model::of_program(&program), Programs { file, config, input }))
+    }
+
+    /// The settings of programs that no run has trained yet, which have no data.
+    fn untrained(self, model: Model) -> Spec {
+        let dims = self.input.dims();
+        let data = Source {
+            name: String::new(),
+            path: None,
+            samples: None,
+            grid: None,
+            targets: None,
+            resize: None,
+            seed: 0,
+            tokenizer: None,
+            tokens: None,
+        };
+        Spec {
+            model,
+            task: Task::Numbers,
+            data,
+            scales: Scales::default(),
+            class_names: None,
+            input: Some(dims[1..].to_vec()),
+            steps: 1,
+            batch: dims[0],
+            shards: 1,
+            optimizer: Rule::Adamw,
+            lr: 0.0,
+            schedule: Curve::Constant,
+            warmup: 0,
+            weight_decay: None,
+            clip: None,
+            seed: self.file.random.seed,
+            eval_every: 1,
+            patience: None,
+            weights: None,
+            config: self.config,
+            program: Some(self.file),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, ValueEnum)]
@@ -433,6 +481,16 @@ impl Spec {
         fail(format!("{}: the data is not what the run was trained on; {how}", self.data.name))
     }
 
+    /// Errors if no run has trained it yet.
+    pub(crate) fn has_data(&self, path: &Path, how: &str) -> Answer<()> {
+        let at = path.display();
+        if self.data.name.is_empty() {
+            fail(format!("{at}: has programs, but no data; {how}"))
+        } else {
+            Ok(())
+        }
+    }
+
     /// The model with parameters from the seed, at most `most` of them, on a device.
     fn net(&self, device: &Device, most: usize) -> Answer<(Params, Net)> {
         let mut params = Params::new(device, self.seed).at_most(most);
@@ -455,6 +513,10 @@ impl Spec {
             let at = path.display();
             Fail::Message(format!("{at}: is a checkpoint, but not one that `train` made: {why}"))
         };
+        if checkpoint.config.is_null() && Program::is_in(checkpoint) {
+            let (model, programs) = Programs::of(checkpoint.clone(), path)?;
+            return Ok(programs.untrained(model));
+        }
         let mut spec = Spec::deserialize(&checkpoint.config).map_err(|e| not_ours(e.to_string()))?;
         spec.check().map_err(|e| not_ours(e.message().unwrap_or_default()))?;
         if spec.seed != checkpoint.random.seed || spec.batch as u64 != checkpoint.data.batch {
@@ -657,6 +719,7 @@ impl Train {
             None => Checkpoint::load(&file)?,
         };
         let mut spec = Spec::of(&checkpoint, &file)?;
+        spec.has_data(&file, "begin a run with: dittograd train FILE --data …")?;
         self.check_same(&spec)?;
         if let Some(moved) = &self.data {
             spec.data.name = moved.to_string_lossy().into_owned();

@@ -28,6 +28,13 @@ fn a_program_trains_as_the_model_it_was_made_of() {
     let here = here.path();
     write_mlp(&here.join("mlp.safetensors"), 32);
     write_mlp(&here.join("half.safetensors"), 16);
+    // Untrained, it is shown, exported and used as well.
+    assert!(answer(here, "graph mlp.safetensors --batch 4").contains("%0: f32[4, 2] = input"));
+    assert!(answer(here, "export mlp.safetensors").ends_with("mlp.onnx\n"));
+    std::fs::write(here.join("x.csv"), "a,b\n1,2\n2,1\n").unwrap();
+    assert_eq!(answer(here, "predict mlp.safetensors --data x.csv").lines().count(), 3);
+    refused(here, "predict mlp.safetensors", "has programs, but no data; give inputs with --data");
+    refused(here, "train --resume mlp.safetensors", "begin a run with: dittograd train FILE");
     let plain =
         run_in(here, &format!("train mlp --hidden 16 --batch 32 --steps 20 {HOW} none")).fingerprint();
     for mode in ["compiled", "eager"] {
