@@ -1,7 +1,6 @@
 //! NumPy's arrays, and what NumPy can read, as tensors and back.
 
 use crate::errors::raised;
-use dittograd::error::Error;
 use dittograd::tensor::{AnyTensor, Tensor};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -42,8 +41,7 @@ fn index(number: i64, negative: Negative) -> PyResult<u32> {
 /// Reads what supports Python's buffer protocol, such as a NumPy array, and all else that NumPy can read, such as lists of numbers
 /// and tensors of PyTorch on the CPU: floats become float32, integers indices, booleans truth values.
 pub fn given(py: Python<'_>, data: &Bound<'_, PyAny>, negative: Negative) -> PyResult<Given> {
-    let tensor =
-        |dims: &[usize], numbers| Tensor::new(dims, numbers).map_err(|e: Error| raised(e.without_location()));
+    let tensor = |dims: &[usize], numbers| Tensor::new(dims, numbers).map_err(raised);
     if let Some((numbers, dims)) = read::<f32>(py, data) {
         return Ok(Given { tensor: AnyTensor::Num(tensor(&dims, numbers)?), truth: false });
     }
@@ -61,7 +59,7 @@ pub fn given(py: Python<'_>, data: &Bound<'_, PyAny>, negative: Negative) -> PyR
         "i" | "u" => {
             let wide = PyBuffer::<i64>::get(&read_as("int64")?)?.to_vec(py)?;
             let indices: Vec<u32> = wide.into_iter().map(|n| index(n, negative)).collect::<PyResult<_>>()?;
-            let indices = Tensor::new(&dims, indices).map_err(|e| raised(e.without_location()))?;
+            let indices = Tensor::new(&dims, indices).map_err(raised)?;
             Ok(Given { tensor: AnyTensor::Idx(indices), truth: false })
         }
         _ => {

@@ -2,7 +2,6 @@
 
 use crate::errors::raised;
 use dittograd::device::{Device as Native, Simd};
-use dittograd::error::Error;
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
 
@@ -38,12 +37,12 @@ impl Device {
             };
             numerics.map_or(Ok(device.clone()), |mode| device.in_mode(mode.parse()?))
         };
-        Ok(Device { native: open().map_err(|e: Error| raised(e.without_location()))? })
+        Ok(Device { native: open().map_err(raised)? })
     }
 
     /// Waits until all that was begun on it is done, as before a time is taken.
     fn synchronize(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.native.synchronize()).map_err(|e| raised(e.without_location()))
+        py.detach(|| self.native.synchronize()).map_err(raised)
     }
 
     /// Bytes of its memory: `live` in tensors and programs now, `peak` of that so far, and `cached` for reuse.

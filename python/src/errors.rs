@@ -1,10 +1,10 @@
 //! Errors of the library as Python exceptions, with the same texts but for advice about Rust.
 
-use dittograd::error::{Error, ErrorKind};
-use pyo3::PyErr;
+use dittograd::error::{Error, ErrorKind, Result};
 use pyo3::exceptions::{
     PyFileNotFoundError, PyIndexError, PyMemoryError, PyRuntimeError, PyTypeError, PyValueError,
 };
+use pyo3::{PyErr, PyResult};
 
 /// Advice of the library, in Python's words.
 const ADVICE: [(&str, &str); 9] = [
@@ -25,8 +25,9 @@ const ADVICE: [(&str, &str); 9] = [
     ("make the second model in a scope: `params.scope(\"second\")`", "use another name"),
 ];
 
-/// What raises `error` in Python.
+/// What raises `error` in Python. A line of this binding says nothing to a Python program; its traceback does.
 pub fn raised(error: Error) -> PyErr {
+    let error = error.without_location();
     let text = ADVICE.iter().fold(error.to_string(), |text, (rust, python)| text.replace(rust, python));
     match error.kind() {
         ErrorKind::DType { .. } => PyTypeError::new_err(text),
@@ -43,4 +44,9 @@ pub fn raised(error: Error) -> PyErr {
         ErrorKind::OutOfMemory { .. } => PyMemoryError::new_err(text),
         _ => PyRuntimeError::new_err(text),
     }
+}
+
+/// A result of the library as one of Python.
+pub fn answered<T>(result: Result<T>) -> PyResult<T> {
+    result.map_err(raised)
 }

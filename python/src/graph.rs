@@ -2,12 +2,13 @@
 
 use crate::arrays::{Given, Negative, given, to_numpy};
 use crate::device::Place;
-use crate::errors::raised;
+use crate::errors::answered;
+use crate::held::locked;
 use crate::params::Params;
 use crate::record::{Input, Recorded, record};
 use crate::tensor::{Tensor, dtype_name};
 use dittograd::device::{Device, Meta};
-use dittograd::error::{Error, Result};
+use dittograd::error::Result;
 use dittograd::graph::{Function as NativeFunction, Graph as Native};
 use dittograd::nn::Program;
 use dittograd::params::Param as NativeParam;
@@ -15,11 +16,7 @@ use dittograd::tensor::AnyTensor;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
-
-fn without_place<T>(result: Result<T>) -> PyResult<T> {
-    result.map_err(|e: Error| raised(e.without_location()))
-}
+use std::sync::{Arc, Mutex};
 
 /// A program as data: values in the order they are computed, and which of them it returns. `trace` or `parse` makes it.
 ///
@@ -58,9 +55,7 @@ impl Graph {
     }
 
     fn of(&self, graph: Native) -> Graph {
-        let returned = graph.outputs().len();
-        let recorded = Arc::new(Recorded { graph, returned, assigned: Vec::new() });
-        Graph { recorded, device: self.device.clone() }
+        Graph { recorded: Arc::new(Recorded::of(graph)), device: self.device.clone() }
     }
 }
 
@@ -92,20 +87,18 @@ impl Graph {
     #[staticmethod]
     #[pyo3(signature = (text, *, device=Place::Name("cpu".into())), text_signature = "(text, *, device='cpu')")]
     fn parse(text: &str, device: Place) -> PyResult<Graph> {
-        let graph = without_place(Native::parse(text))?;
-        let returned = graph.outputs().len();
-        let recorded = Arc::new(Recorded { graph, returned, assigned: Vec::new() });
-        Ok(Graph { recorded, device: device.open()? })
+        let graph = answered(Native::parse(text))?;
+        Ok(Graph { recorded: Arc::new(Recorded::of(graph)), device: device.open()? })
     }
 
     /// The program as text, one value a line, which `parse` reads.
     fn text(&self) -> PyResult<String> {
-        without_place(self.native().text())
+        answered(self.native().text())
     }
 
     /// A hash of its text: equal programs have equal hashes.
     fn hash(&self) -> PyResult<String> {
-        without_place(self.native().hash())
+        answered(self.native().hash())
     }
 
     /// Types and shapes of its inputs, such as `("float32", [2, 3])`.
@@ -134,7 +127,7 @@ impl Graph {
     /// The program of the gradients: its inputs are those of this one and then a gradient for each of its results, its results are the
     /// gradients of the inputs.
     fn vjp(&self) -> PyResult<Graph> {
-        Ok(self.of(without_place(self.native().vjp())?))
+        Ok(self.of(answered(self.native().vjp())?))
     }
 
     /// A drawing of it as the text of an SVG file.
@@ -149,7 +142,7 @@ impl Graph {
 
     /// Writes its text to a file, which the program `dittograd` reads too.
     fn save(&self, path: PathBuf) -> PyResult<()> {
-        without_place(dittograd::io::atomic::write(&path, self.text()?.as_bytes()))
+        answered(dittograd::io::atomic::write(&path, self.text()?.as_bytes()))
     }
 
     /// Writes a model to a safetensors file: its parameters, this program for training and another for evaluation. `dittograd train FILE`
@@ -179,7 +172,7 @@ impl Graph {
     #[pyo3(signature = (device=None))]
     fn compile(&self, device: Option<Place>) -> PyResult<Function> {
         let device = device.map_or(Ok(self.device.clone()), |d| d.open())?;
-        let native = Mutex::new(without_place(self.native().compile(&device))?);
+        let native = Mutex::new(answered(self.native().compile(&device))?);
         let Recorded { returned, assigned, .. } = &*self.recorded;
         Ok(Function { native, returned: *returned, assigned: assigned.clone() })
     }
@@ -213,7 +206,7 @@ impl Function {
         py: Python<'_>,
         f: impl FnOnce(&mut NativeFunction) -> Result<T> + Send,
     ) -> PyResult<T> {
-        without_place(py.detach(|| f(&mut self.native.lock().unwrap_or_else(PoisonError::into_inner))))
+        answered(py.detach(|| f(&mut locked(&self.native))))
     }
 }
 

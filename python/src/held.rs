@@ -1,12 +1,17 @@
-//! A session that Python's objects share.
+//! A session that Python's objects share, and how they lock what they share.
 
 use crate::errors::raised;
-use dittograd::error::{Error, Result};
+use dittograd::error::Result;
 use dittograd::params::Param;
 use dittograd::session::{Session as Native, VarId};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::{PyResult, Python};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What a lock guards, also if a thread panicked while it held it.
+pub fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A session that Python's objects share.
 pub struct Held(Mutex<State>);
@@ -24,15 +29,14 @@ impl Held {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     /// What `f` makes of the session, while Python's other threads run.
     pub fn with<T: Send>(&self, f: impl FnOnce(&Native) -> Result<T> + Send) -> PyResult<T> {
         let done = Python::attach(|py| py.detach(|| self.lock().session.as_ref().map(f)));
         match done {
-            // The line of this binding says nothing to a Python program; its traceback does.
-            Some(done) => done.map_err(|e: Error| raised(e.without_location())),
+            Some(done) => done.map_err(raised),
             None => Err(PyRuntimeError::new_err(
                 "this tensor belongs to a program that was being recorded; it has no value after that. Return from the function what \
                  you want to see",

@@ -1,11 +1,12 @@
 //! Optimizers of Python programs.
 
+use crate::held::locked;
 use dittograd::optim::rules::{AdaGrad, Adadelta, Adam, Lion, Momentum, Muon, RmsProp, Sgd};
 use dittograd::optim::{Group, Optimizer as Native, Rule};
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// What updates parameters in a `TrainStep`. Make it by `dittograd.optim`, whose functions have the names and arguments of PyTorch's.
 /// A step takes it: the next one needs an optimizer of its own.
@@ -101,7 +102,7 @@ fn rule(name: &str, options: &Options) -> PyResult<Rule> {
 impl Optimizer {
     /// Gives it to a step.
     pub fn take(&self) -> PyResult<Native> {
-        let mut native = self.native.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut native = locked(&self.native);
         native.take().ok_or_else(|| {
             PyRuntimeError::new_err("the optimizer belongs to another TrainStep; make one for each step")
         })
@@ -144,7 +145,7 @@ impl Optimizer {
     }
 
     fn __repr__(&self) -> String {
-        match &*self.native.lock().unwrap_or_else(PoisonError::into_inner) {
+        match &*locked(&self.native) {
             Some(native) => format!("Optimizer({:?}, lr={})", native.rule(), native.lr()),
             None => "Optimizer(of a TrainStep)".to_string(),
         }

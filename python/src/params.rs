@@ -2,8 +2,9 @@
 
 use crate::arrays::{Negative, given, to_numpy};
 use crate::device::{Device, Place};
-use crate::errors::raised;
-use dittograd::error::{Error, Result};
+use crate::errors::answered;
+use crate::held::locked;
+use dittograd::error::Result;
 use dittograd::io::SaveLoad;
 use dittograd::params::{Param as NativeParam, Params as Native};
 use dittograd::tensor::{AnyTensor, Tensor};
@@ -11,16 +12,12 @@ use pyo3::exceptions::{PyKeyError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// A named value that training changes. `Params.add` makes it; `session.param(param)` is its value as a tensor.
 #[pyclass(frozen, module = "dittograd")]
 pub struct Param {
     native: NativeParam,
-}
-
-fn without_place<T>(result: Result<T>) -> PyResult<T> {
-    result.map_err(|e: Error| raised(e.without_location()))
 }
 
 /// Numbers that Python gave.
@@ -66,14 +63,14 @@ impl Param {
 
     /// Its value as a new NumPy array of float32. Waits for the device.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let value = without_place(py.detach(|| self.native.get::<f32>()))?;
+        let value = answered(py.detach(|| self.native.get::<f32>()))?;
         to_numpy(py, &AnyTensor::Num(value))
     }
 
     /// Replaces its value by an array of floats of the same shape.
     fn set(&self, py: Python<'_>, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let value = numbers(py, value)?;
-        without_place(self.native.set(&value))
+        answered(self.native.set(&value))
     }
 
     fn __repr__(&self) -> String {
@@ -97,12 +94,12 @@ pub struct Params {
 impl Params {
     /// What `f` makes of them.
     pub fn ask<T>(&self, f: impl FnOnce(&mut Native) -> Result<T>) -> Result<T> {
-        f(&mut self.native.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut locked(&self.native))
     }
 
     /// As [`Params::ask`], for Python.
     pub fn with<T>(&self, f: impl FnOnce(&mut Native) -> Result<T>) -> PyResult<T> {
-        without_place(self.ask(f))
+        answered(self.ask(f))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Programs that Python functions record.
 
-use crate::errors::raised;
+use crate::errors::answered;
 use crate::held::Held;
 use crate::session::Session;
 use crate::tensor::Tensor;
@@ -39,7 +39,6 @@ pub fn record(
     inputs: &[Input],
     f: &Bound<'_, PyAny>,
 ) -> PyResult<Recorded> {
-    let without_place = |e: Error| raised(e.without_location());
     let mut graph = Graph::new();
     let leaves: Vec<Val> =
         inputs.iter().map(|i| Val(graph.leaf(Source::Input(i.meta), false) as u32)).collect();
@@ -75,7 +74,7 @@ pub fn record(
         graph.set_outputs(&outputs)?;
         Ok(Recorded { graph, returned: returned.len(), assigned: params })
     };
-    finish().map_err(without_place)
+    answered(finish())
 }
 
 /// The tensors that a function returned.
@@ -92,6 +91,11 @@ fn results(answer: &Bound<'_, PyAny>) -> PyResult<Vec<Py<Tensor>>> {
 }
 
 impl Recorded {
+    /// A program that returns all its outputs.
+    pub fn of(graph: Graph) -> Recorded {
+        Recorded { returned: graph.outputs().len(), graph, assigned: Vec::new() }
+    }
+
     /// Records it among other values of a session: what the function returned. What it assigned is assigned there.
     pub fn replay<'s>(&self, session: &'s Native, inputs: &[Var<'s>]) -> Result<Vec<Var<'s>>, Error> {
         let mut values = session.replay(&self.graph, inputs)?;

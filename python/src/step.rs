@@ -3,6 +3,7 @@
 use crate::arrays::to_numpy;
 use crate::errors::raised;
 use crate::graph::arrays;
+use crate::held::locked;
 use crate::optim::Optimizer;
 use crate::params::Params;
 use crate::record::{Input, Recorded, record};
@@ -15,7 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 type Loss = Box<dyn for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>> + Send + Sync>;
 
@@ -52,10 +53,6 @@ struct Tracer {
     truths: Mutex<Vec<bool>>,
     /// What the function raised: an error of the library cannot hold it.
     raised: Mutex<Option<PyErr>>,
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Tracer {
@@ -101,7 +98,7 @@ impl TrainStep {
         f: impl FnOnce(&mut Native<Loss>) -> Result<T> + Send,
     ) -> PyResult<T> {
         let done = py.detach(|| f(&mut locked(&self.native)));
-        done.map_err(|e| locked(&self.tracer.raised).take().unwrap_or_else(|| raised(e.without_location())))
+        done.map_err(|e| locked(&self.tracer.raised).take().unwrap_or_else(|| raised(e)))
     }
 }
 

@@ -87,9 +87,7 @@ fn window(
     dilation: &Sizes,
     groups: usize,
 ) -> PyResult<ConvWindow> {
-    let list = |name: &str, sizes: &Sizes| {
-        ConvSizes::new(&sizes.each(name, axes)?).map_err(|e| raised(e.without_location()))
-    };
+    let list = |name: &str, sizes: &Sizes| ConvSizes::new(&sizes.each(name, axes)?).map_err(raised);
     Ok(ConvWindow {
         stride: list("stride", stride)?,
         padding: list("padding", padding)?,
