@@ -122,10 +122,9 @@ class _Program:
     def __init__(self, module, inputs, grad, device):
         self._lowered = Lowered(export(module, inputs), changes_inputs=True)
         self._tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
-        self._constants = [None if isinstance(x, torch.Tensor) else x for x in inputs]
         # Places of the inputs that gradients are wanted of, among the tensors.
         self._wanted = [at for at, i in enumerate(self._tensors) if grad and inputs[i].requires_grad]
-        arrays = self._lowered.arrays(*inputs)
+        arrays = self._lowered.arrays_of([inputs[i] for i in self._tensors])
         self._forward = dg.Graph.trace(self._record, *arrays, device=device).compile()
         self._device, self._backward = device, None
 
@@ -159,17 +158,11 @@ class _Program:
 
     def forward(self, tensors, calls):
         self._forward.set_random_calls(calls)
-        return [tensor(a) for a in self._forward(*self._arrays(tensors))]
-
-    def _arrays(self, tensors):
-        inputs = list(self._constants)
-        for i, x in zip(self._tensors, tensors):
-            inputs[i] = x
-        return self._lowered.arrays(*inputs)
+        return [tensor(a) for a in self._forward(*self._lowered.arrays_of(tensors))]
 
     def backward(self, tensors, seeds, calls):
         """Gradients of the inputs that they are wanted of. Forward values are computed again."""
-        arrays = [*self._arrays(tensors), *(s.detach().cpu().numpy() for s in seeds)]
+        arrays = [*self._lowered.arrays_of(tensors), *(s.detach().cpu().numpy() for s in seeds)]
         if self._backward is None:
             self._backward = dg.Graph.trace(self._record_backward, *arrays, device=self._device).compile()
         self._backward.set_random_calls(calls)

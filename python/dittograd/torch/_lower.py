@@ -208,10 +208,6 @@ class Lowered:
         """PyTorch tensors, given as to the model, as the list of inputs."""
         return [upload(session, leaf) for leaf in self.tensors(*args, **kwargs)]
 
-    def arrays(self, *args, **kwargs):
-        """As `inputs`, as NumPy arrays."""
-        return [to_array(leaf) for leaf in self.tensors(*args, **kwargs)]
-
     def tensors(self, *args, **kwargs):
         """The tensors among arguments, given as to the model. Errors if these do not fit the program."""
         leaves = self._leaves(args, kwargs)

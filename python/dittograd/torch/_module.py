@@ -191,26 +191,23 @@ class Program:
 
     def __init__(self, module, model, given, *, results=None):
         self._module, self._results = module, results
-        self._lowered = Lowered(export(model, *given.arguments()))
-        self._places = given.places(self._lowered)
-        arrays = self._arrays(given.leaves)
+        self._traced = Traced(model, given)
+        arrays = self._traced.arrays(given.leaves)
         self.graph = dg.Graph.trace(self._record, *arrays, device=module.params.device, seed=module.seed)
         self._function = None
 
     def _record(self, session, *inputs):
-        outputs, updates = self._lowered(session, self._module.values(session, self._lowered), list(inputs))
+        lowered = self._traced.lowered
+        outputs, updates = lowered(session, self._module.values(session, lowered), list(inputs))
         self._counters = self._module.assign(session, updates)
         leaves, self._structure = pytree.tree_flatten(outputs)
         self._outputs = leaves
         return [leaf for leaf in leaves if isinstance(leaf, dg.Tensor)][: self._results]
 
-    def _arrays(self, leaves):
-        return self._lowered.arrays_of([leaves[i] for i in self._places])
-
     def __call__(self, leaves):
         if self._function is None:
             self._function = self.graph.compile()
-        results = iter(self._function(*self._arrays(leaves)))
+        results = iter(self._function(*self._traced.arrays(leaves)))
         self._module.count(self._counters)
         leaves = [tensor(next(results)) if isinstance(leaf, dg.Tensor) else leaf for leaf in self._outputs]
         return pytree.tree_unflatten(leaves, self._structure)
@@ -219,6 +216,18 @@ class Program:
 def tensor(array):
     """A NumPy array as a tensor of PyTorch: indices become int64."""
     return torch.from_numpy(array.astype("int64") if array.dtype.kind == "u" else array)
+
+
+class Traced:
+    """A model's operations for arguments of these types and shapes, in the mode that it is in."""
+
+    def __init__(self, model, given):
+        self.lowered = Lowered(export(model, *given.arguments()))
+        self._places = given.places(self.lowered)
+
+    def arrays(self, leaves):
+        """The inputs among the leaves of arguments, as NumPy arrays."""
+        return self.lowered.arrays_of([leaves[i] for i in self._places])
 
 
 class Arguments:

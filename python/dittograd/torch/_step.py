@@ -10,9 +10,7 @@ import dittograd as dg
 import numpy as np
 import torch
 
-from ._export import export
-from ._lower import Lowered
-from ._module import Arguments, Module
+from ._module import Arguments, Module, Traced
 
 # What else the settings of an optimizer may say: how PyTorch computes it.
 _MEANS = {"foreach", "fused", "capturable", "differentiable", "params", "lr", "weight_decay", "initial_lr", "decoupled_weight_decay"}
@@ -161,17 +159,16 @@ class TrainStep:
         return self._step
 
 
-class _Variant:
+class _Variant(Traced):
     """The step's program for one kind of arguments, in one mode of the model."""
 
     def __init__(self, loss, given, number):
-        self.lowered = Lowered(export(loss, *given.arguments()))
-        self._places = given.places(self.lowered)
+        super().__init__(loss, given)
         # One more input, without elements: it tells apart variants whose inputs have the same types and shapes.
         self._mark = np.zeros((number, 0), "float32")
 
     def arrays(self, leaves):
-        return [*self.lowered.arrays_of([leaves[i] for i in self._places]), self._mark]
+        return [*super().arrays(leaves), self._mark]
 
 
 class _WithLoss(torch.nn.Module):
