@@ -79,12 +79,12 @@ pub mod device {
 /// The numerics contract: elementary functions, the sum tree, random streams, modes. Everything here is defined down to
 /// the bit and the same on every device; `NUMERICS.md` describes it.
 pub mod numerics {
-    #[doc(hidden)]
-    pub use dittograd_numerics::lane;
     #[doc(inline)]
     pub use dittograd_numerics::{K_CHUNK, NUMERICS_VERSION, Numerics, canonical_bits, same_bits};
     #[doc(inline)]
     pub use dittograd_numerics::{digits, environment, functions, rng, sum};
+    #[doc(hidden)]
+    pub use dittograd_numerics::{lane, ordered};
 }
 
 /// Operations as values, for code that works on ops themselves: tapes, graphs, checks. Programs call the methods of

@@ -1,7 +1,7 @@
 //! `diff`: what differs between two runs, checkpoints, files of tensors or programs.
 
 use crate::graph::program_of;
-use crate::inspect::describe;
+use crate::inspect::{describe, named_values};
 use crate::out::{Out, table};
 use crate::train::{checkpoint_file, positive};
 use crate::{Answer, fail};
@@ -9,6 +9,7 @@ use clap::Args;
 use dittograd::error::shown;
 use dittograd::io::Checkpoint;
 use dittograd::io::safetensors::SafeTensors;
+use dittograd::numerics::ordered;
 use dittograd::prelude::*;
 use dittograd::train::measurements;
 use serde_json::{Value, json};
@@ -185,28 +186,8 @@ impl Side {
 
 /// What a checkpoint says besides its tensors, a value for each name.
 fn settings(checkpoint: &Checkpoint) -> BTreeMap<String, String> {
-    let mut all = BTreeMap::new();
-    flatten("", &describe(checkpoint), &mut all);
-    for (name, text) in &checkpoint.texts {
-        all.insert(format!("text {name}"), text.clone());
-    }
-    all
-}
-
-fn flatten(name: &str, value: &Value, all: &mut BTreeMap<String, String>) {
-    match value {
-        Value::Object(map) => map.iter().for_each(|(key, value)| {
-            let dot = if name.is_empty() { "" } else { "." };
-            flatten(&format!("{name}{dot}{key}"), value, all);
-        }),
-        Value::Null => {}
-        Value::String(text) => {
-            all.insert(name.into(), text.clone());
-        }
-        other => {
-            all.insert(name.into(), other.to_string());
-        }
-    }
+    let texts = checkpoint.texts.iter().map(|(name, text)| (format!("text {name}"), text.clone()));
+    named_values("", &describe(checkpoint)).into_iter().chain(texts).collect()
 }
 
 /// The entries of two lists that are not in both with the same value.
@@ -237,7 +218,7 @@ fn by_step(lines: &[Value]) -> BTreeMap<u64, BTreeMap<String, String>> {
     for line in lines {
         if let Some(step) = line["step"].as_u64() {
             let of = all.entry(step).or_default();
-            flatten("", line, of);
+            of.extend(named_values("", line));
             of.remove("seconds");
         }
     }
@@ -263,7 +244,9 @@ impl Distance {
                 Distance::furthest(
                     a,
                     b,
-                    |a, b| if a.is_nan() && b.is_nan() { 0 } else { place(a).abs_diff(place(b)) },
+                    |a, b| {
+                        if a.is_nan() && b.is_nan() { 0 } else { u64::from(ordered(a).abs_diff(ordered(b))) }
+                    },
                     shown,
                 )
             }
@@ -313,10 +296,4 @@ impl Distance {
             "a": self.values[0], "b": self.values[1],
         })
     }
-}
-
-/// The place of a number among all float32 numbers in their order; a NaN is behind the infinities.
-fn place(x: f32) -> i64 {
-    let bits = i64::from(x.to_bits() & 0x7fff_ffff);
-    if x.is_sign_negative() { -1 - bits } else { bits }
 }

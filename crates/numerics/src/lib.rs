@@ -78,3 +78,10 @@ pub fn same_bits(a: f32, b: f32) -> bool {
 pub fn canonical_bits(x: f32) -> u32 {
     if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }
 }
+
+/// A word that orders as float32 numbers do: neighbours are one apart, -0 is just below +0, NaN are beyond the infinity of their sign.
+#[inline(always)]
+pub fn ordered(x: f32) -> u32 {
+    let sign = ((x.to_bits() as i32) >> 31) as u32;
+    x.to_bits() ^ (sign | 0x8000_0000)
+}

@@ -9,6 +9,7 @@ use dittograd_device::cpu::threads::Pool;
 use dittograd_device::cuda::{Args, Source};
 use dittograd_device::{Backend, DType, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::ordered;
 use dittograd_numerics::shape::Shape;
 use std::hint::select_unpredictable;
 
@@ -37,8 +38,7 @@ pub enum Combine {
 /// A word that orders as the numbers do: -0 is below +0, NaN above everything.
 #[inline(always)]
 fn key(x: f32) -> u32 {
-    let sign = ((x.to_bits() as i32) >> 31) as u32;
-    if x.is_nan() { u32::MAX } else { x.to_bits() ^ (sign | 0x8000_0000) }
+    if x.is_nan() { u32::MAX } else { ordered(x) }
 }
 
 /// The larger of two numbers by [`key`].

@@ -22,6 +22,7 @@ use crate::floats;
 use dittograd_device::Meta;
 use dittograd_device::cuda::Source;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::ordered;
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use std::cmp::Ordering;
@@ -38,10 +39,7 @@ const MAX_BLOCK_SORT: usize = 4096;
 /// A word that orders as the numbers do: -0 as +0, NaN above everything.
 #[inline(always)]
 fn key(x: f32) -> u32 {
-    let bits = (x + 0.0).to_bits();
-    let sign = ((bits as i32) >> 31) as u32;
-    let ordered = bits ^ (sign | 0x8000_0000);
-    if x.is_nan() { u32::MAX } else { ordered }
+    if x.is_nan() { u32::MAX } else { ordered(x + 0.0) }
 }
 
 /// The order of two numbers in the references: NaN is the largest.
