@@ -219,7 +219,8 @@ impl Inspect {
         }
         let model = if last.model.is_empty() { "a model without a name" } else { &last.model };
         let mut text = vec![format!("run of {model}, {} parameters", last.params.numel())];
-        text.extend(settings("", &last.config));
+        let settings = named_values("", &last.config);
+        text.extend(settings.into_iter().map(|(name, value)| format!("{name} {value}")));
         text.push(format!("step {}", last.step));
         let scored = |what: &str, step: Option<u64>| match (step, scores(step)) {
             (Some(step), Some(scores)) => Some(format!("{what} step {step}: {}", task::text(&scores))),
@@ -260,16 +261,16 @@ fn files(folder: &Path) -> Answer<Vec<(String, usize)>> {
     read().or_else(|e| fail(format!("{}: {e}", folder.display())))
 }
 
-/// The settings of a run, one a line; those that are not set are left out.
-fn settings(before: &str, config: &Value) -> Vec<String> {
-    let Some(all) = config.as_object() else { return Vec::new() };
-    let line = |(name, value): (&String, &Value)| match value {
+/// The values of an object by their names, with those of the objects that they are in; what is not set is left out.
+pub(crate) fn named_values(before: &str, object: &Value) -> Vec<(String, String)> {
+    let Some(all) = object.as_object() else { return Vec::new() };
+    let values = |(name, value): (&String, &Value)| match value {
         Value::Null => Vec::new(),
-        Value::Object(_) => settings(&format!("{before}{name}."), value),
-        Value::String(text) => vec![format!("{before}{name} {text}")],
-        value => vec![format!("{before}{name} {value}")],
+        Value::Object(_) => named_values(&format!("{before}{name}."), value),
+        Value::String(text) => vec![(format!("{before}{name}"), text.clone())],
+        value => vec![(format!("{before}{name}"), value.to_string())],
     };
-    all.iter().flat_map(line).collect()
+    all.iter().flat_map(values).collect()
 }
 
 /// Names of the optimizer's tensors for any parameter.

@@ -28,7 +28,7 @@ const VISCOSITY: f64 = 0.01;
 pub(crate) const WINDOW: usize = 64;
 
 /// The source of data. It determines every bit of it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Source {
     /// A data set generated from the seed, or a file.

@@ -202,21 +202,10 @@ impl Programs {
     /// The settings of programs that no run has trained yet, which have no data.
     fn untrained(self, model: Model) -> Spec {
         let dims = self.input.dims();
-        let data = Source {
-            name: String::new(),
-            path: None,
-            samples: None,
-            grid: None,
-            targets: None,
-            resize: None,
-            seed: 0,
-            tokenizer: None,
-            tokens: None,
-        };
         Spec {
             model,
             task: Task::Numbers,
-            data,
+            data: Source::default(),
             scales: Scales::default(),
             class_names: None,
             input: Some(dims[1..].to_vec()),
