@@ -2,10 +2,10 @@
 """Every function that PyTorch tests itself by, ours beside PyTorch's: all samples of its OpInfo table, values, gradients and second
 gradients, against PyTorch in float64.
 
-usage: python3 compare/opinfo.py [--device cpu|cuda] [--table] [--verbose] [NAME ...]
+usage: python3 compare/opinfo.py [--device cpu|cuda] [--table] [--verbose] [--share 3/8] [NAME ...]
 
 Needs the Python package (python/README.md says how it is built), torch, numpy and expecttest. `--table` writes docs/ops.md. NAME is an entry of the table,
-such as `softmax` or `linalg.solve`, or the beginning of one that ends in a `*`.
+such as `softmax` or `linalg.solve`, or the beginning of one that ends in a `*`. `--share 3/8` takes the third of every eight entries.
 """
 import argparse
 import collections
@@ -264,12 +264,14 @@ def main():
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--table", action="store_true")
     parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--share", default="1/1")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
+    share, shares = map(int, args.share.split("/"))
     session = dittograd.Session(args.device)
     wanted = lambda name: not args.names or any(name == n or (n.endswith("*") and name.startswith(n[:-1])) for n in args.names)
     rows = []
-    for op in op_db:
+    for op in op_db[share - 1 :: shares]:
         name = full_name(op)
         if not wanted(name):
             continue
