@@ -219,6 +219,51 @@ pub(super) fn add_cuda(run: &CudaRun<'_>, l: &Layout, at: &Layout, (name, source
     run.cuda.launch(kernel, blocks.map(|n| n as u32), 256, 0, &args)
 }
 
+/// With so many lists of single elements, a warp for each keeps a GPU busy.
+const MIN_SHARED_LISTS: usize = 512;
+
+/// The most elements of such a list, which lies in shared memory.
+const MAX_SHARED_LIST: usize = 4096;
+
+/// Shared memory of a block of such warps, at most.
+const SHARED_WORDS: usize = 12 * 1024;
+
+/// Whether a warp has a list in shared memory.
+pub(super) fn fits_shared(l: &Layout) -> bool {
+    let counts = [l.outer, l.count].iter().all(|&n| n < u32::MAX as usize);
+    l.inner == 1 && counts && l.outer >= MIN_SHARED_LISTS && (1..=MAX_SHARED_LIST).contains(&l.size)
+}
+
+/// Adds sources one after another without sorting them: a thread has a column, or a warp a list in shared memory.
+pub(super) fn add_in_turn(run: &CudaRun<'_>, l: &Layout, (name, source): Source) -> Result<()> {
+    let words = run.shape.numel();
+    if words == 0 {
+        return Ok(());
+    }
+    let base = run.ins.get(2).copied();
+    if fits_shared(l) {
+        let kernel = run.cuda.kernel(&name, source, "add_shared")?;
+        let mut args = Args::new();
+        args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(base.unwrap_or(0)).ptr(run.out);
+        let bits = usize::BITS - (l.size - 1).leading_zeros();
+        args.u32(l.outer as u32).u32(l.size as u32).u32(l.count as u32).u32(bits);
+        let warps = (SHARED_WORDS / l.size).clamp(1, 8);
+        let blocks = l.outer.div_ceil(warps).min(1 << 20) as u32;
+        let (threads, bytes) = (32 * warps as u32, 4 * (warps * l.size) as u32);
+        return run.cuda.launch(kernel, [blocks, 1, 1], threads, bytes, &args);
+    }
+    match base {
+        Some(base) => run.cuda.copy(run.out, base, words * 4)?,
+        None => run.cuda.fill(run.out, 0, words)?,
+    }
+    let columns = l.outer * l.inner;
+    let kernel = run.cuda.kernel(&name, source, "add_columns")?;
+    let mut args = Args::new();
+    args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.out).u64(columns as u64);
+    args.u64(l.size as u64).u64(l.count as u64).u64(l.inner as u64);
+    run.cuda.launch(kernel, grid(run.cuda, columns), 256, 0, &args)
+}
+
 /// Checks the optional base, and that the number of sources fits in 32 bits.
 pub(super) fn added(op: &'static str, ins: &[Meta], shape: Shape, count: usize) -> Result<Meta> {
     if let Some(base) = ins.get(2) {

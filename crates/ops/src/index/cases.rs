@@ -207,8 +207,10 @@ impl Cases for ScatterAdd {
             .enumerate()
             .map(|(i, (x, axis, count, checked))| scatter(&x, axis, count, checked, i % 2 == 0))
             .collect();
-        // All to one place; few indices to many places; more columns than a GPU has threads.
+        // All to one place; few indices to many places; more columns than a GPU has threads; many rows of single elements.
         all.push(scatter(&[1], 0, 300, true, false));
+        all.push(scatter(&[513, 37], 1, 150, false, true));
+        all.push(scatter(&[600, 1], 1, 40, true, false));
         all.push(scatter(&[5000, 3], 0, 20, true, true));
         all.push(scatter(&[2, 3, 4200], 1, 70, false, false));
         all.push(scatter(&[40, 7, 3], 1, 4, false, true));
@@ -354,6 +356,7 @@ impl Cases for ScatterReduce {
         let mut shapes = along_cases();
         // All to one place; few indices to many places; more columns than a GPU has threads; many outer positions.
         shapes.push((vec![1], 0, 300, true));
+        shapes.push((vec![513, 37], 1, 150, false));
         shapes.push((vec![5000, 3], 0, 20, true));
         shapes.push((vec![2, 3, 4200], 1, 70, false));
         shapes.push((vec![40, 7, 3], 1, 4, false));

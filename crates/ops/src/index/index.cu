@@ -135,6 +135,49 @@ extern "C" __global__ void add_columns(const float* __restrict__ src, const unsi
     }
 }
 
+// out[o, index[o, j]] += src[o, j] for all j in order, for rows of `size` elements; from `base`, or from zero without one. A warp
+// has a row of the result in shared memory, and takes 32 sources at a time: lanes with one place, which they find by votes on the
+// `bits` of places, take turns from the lowest on. 8 bytes read per source, at most 8 moved per element of the result.
+extern "C" __global__ void __launch_bounds__(256) add_shared(const float* __restrict__ src, const unsigned* __restrict__ index, const float* __restrict__ base,
+                                                             float* __restrict__ out, unsigned outer, unsigned size, unsigned count, unsigned bits) {
+    extern __shared__ float rows[];
+    const unsigned lane = threadIdx.x % 32, warps = blockDim.x / 32, warp = threadIdx.x / 32;
+    float* row = rows + warp * size;
+    for (unsigned o = blockIdx.x * warps + warp; o < outer; o += gridDim.x * warps) {
+        const unsigned long long to = o * (unsigned long long)size, from = o * (unsigned long long)count;
+        for (unsigned i = lane; i < size; i += 32) row[i] = base ? base[to + i] : 0.0f;
+        __syncwarp();
+        for (unsigned j0 = 0; j0 < count; j0 += 32 * 4) {
+            unsigned places[4];
+            float x[4];
+#pragma unroll
+            for (unsigned u = 0; u < 4; ++u) {
+                const unsigned j = j0 + u * 32 + lane;
+                places[u] = j < count ? index[from + j] : 0xffffffffu;
+                x[u] = j < count ? src[from + j] : 0.0f;
+            }
+#pragma unroll
+            for (unsigned u = 0; u < 4; ++u) {
+                const unsigned place = places[u];
+                const bool there = place < size;
+                unsigned peers = __ballot_sync(0xffffffffu, there);
+                for (unsigned bit = 0; bit < bits; ++bit) {
+                    const bool set = place >> bit & 1u;
+                    const unsigned votes = __ballot_sync(0xffffffffu, set);
+                    peers &= set ? votes : ~votes;
+                }
+                const unsigned turn = __popc(peers & ((1u << lane) - 1));
+                for (unsigned now = 0; __any_sync(0xffffffffu, there && turn >= now); ++now) {
+                    if (there && turn == now) row[place] = plus(row[place], x[u]);
+                    __syncwarp();
+                }
+            }
+        }
+        for (unsigned i = lane; i < size; i += 32) out[to + i] = row[i];
+        __syncwarp();
+    }
+}
+
 #define ROW_KERNELS(T, width)                                                                                                                      \
     extern "C" __global__ void take##width(const T* __restrict__ in, const unsigned* __restrict__ index, T* __restrict__ out, unsigned long long total,  \
                                            unsigned long long size, unsigned long long count, unsigned long long inner) {                              \

@@ -1,6 +1,6 @@
 //! Scatters that multiply, or take the largest or the smallest.
 
-use super::accumulate::{Add, Combine, add_cuda, add_workspace, added, larger, smaller};
+use super::accumulate::{Add, Combine, add_cuda, add_in_turn, add_workspace, added, larger, smaller};
 use super::scatter::{flat, flat_row, layout, sorts};
 use super::{
     INDEX_CU, Layout, MIN_WORDS_PER_TASK, ScatterAdd, TakeAlongAxis, module, shape_of, size_fits, sort,
@@ -195,14 +195,7 @@ impl Op for ScatterReduce {
             args.u64(l.size as u64).u64(l.count as u64).u64(l.inner as u64);
         };
         if self.combine == Combine::Prod {
-            run.cuda.copy(run.out, run.ins[2], words * 4)?;
-            let columns = l.outer * l.inner;
-            let (name, source) = product_module();
-            let kernel = run.cuda.kernel(&name, source, "add_columns")?;
-            let mut args = Args::new();
-            args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.out).u64(columns as u64);
-            sizes(&mut args);
-            return run.cuda.launch(kernel, grid(run.cuda, columns), 256, 0, &args);
+            return add_in_turn(run, &l, product_module());
         }
         let smallest = u32::from(self.combine == Combine::Amin);
         let (name, source) = module();

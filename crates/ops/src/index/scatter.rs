@@ -1,10 +1,9 @@
 //! Scatter-adds.
 
-use super::accumulate::{Add, Combine, add_cuda, add_workspace, added, two_or_three};
+use super::accumulate::{Add, Combine, add_cuda, add_in_turn, add_workspace, added, fits_shared, two_or_three};
 use super::{IndexSelect, Layout, MIN_WORDS_PER_TASK, TakeAlongAxis, module, shape_of, size_fits, sort};
-use crate::pointwise::map::grid;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, mismatch};
-use dittograd_device::cuda::{Args, Source};
+use dittograd_device::cuda::Source;
 use dittograd_device::{Backend, Device, Meta};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
@@ -159,9 +158,10 @@ fn added_one_by_one<T: Scalar>(
     Ok(out)
 }
 
-/// Whether the GPU sorts the sources by target row. Otherwise each thread owns a column.
+/// Whether the GPU sorts the sources by target row. Otherwise it adds them in turn: see [`add_in_turn`].
 pub(super) fn sorts(l: &Layout) -> bool {
     l.outer * l.inner < MIN_PARALLEL_COLUMNS
+        && !fits_shared(l)
         && l.count > MAX_SERIAL_INDICES
         && flat(l).size < u32::MAX as usize
 }
@@ -236,24 +236,10 @@ impl Op for ScatterAdd {
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         let l = layout(self.axis, run.metas, &run.shape);
-        let words = run.shape.numel();
-        if sorts(&l) {
-            return add_cuda(run, &flat(&l), &l, module());
+        match sorts(&l) {
+            true => add_cuda(run, &flat(&l), &l, module()),
+            false => add_in_turn(run, &l, module()),
         }
-        if words == 0 {
-            return Ok(());
-        }
-        match run.ins.get(2) {
-            Some(&base) => run.cuda.copy(run.out, base, words * 4)?,
-            None => run.cuda.fill(run.out, 0, words)?,
-        }
-        let columns = l.outer * l.inner;
-        let (name, source) = module();
-        let kernel = run.cuda.kernel(&name, source, "add_columns")?;
-        let mut args = Args::new();
-        args.ptr(run.ins[0]).ptr(run.ins[1]).ptr(run.out).u64(columns as u64);
-        args.u64(l.size as u64).u64(l.count as u64).u64(l.inner as u64);
-        run.cuda.launch(kernel, grid(run.cuda, columns), 256, 0, &args)
     }
 
     fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {

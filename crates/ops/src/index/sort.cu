@@ -56,28 +56,38 @@ extern "C" __global__ void __launch_bounds__(1024) rank_keys(const unsigned* __r
 }
 
 // Many keys: radix sort by 8-bit digits, lowest first. A block of 8 warps takes a tile of 4096 keys of a row, each warp 512
-// consecutive ones. A pass counts the digits of every tile, sums the counts (by row, then digit, then tile) and moves each
-// key to its place, which is in its row. Lanes with equal digits find each other by `__match_any_sync`, and one of them counts for all, so no two
-// threads touch one counter. 16 bytes read and 8 written per key and pass.
+// consecutive ones. A pass counts the digits of every tile, sums the counts of each digit over the tiles of its row, and moves
+// each key to its place. A block orders its tile in shared memory first, so that keys of one digit are written side by side.
+// Lanes with equal digits find each other by votes, and one of them counts for all, so no two threads touch one counter.
+// 12 bytes read and 8 written per key and pass.
 
 #define WARPS 8
 #define ROUNDS 16
 #define TILE (WARPS * ROUNDS * 32)
 
-// Counts the digits of a warp's keys in `counts`. With `rank`, also counts for each of a lane's keys how many earlier
-// keys of the warp have the same digit.
-__device__ __forceinline__ void count_digits(const unsigned* keys, unsigned n, unsigned shift, unsigned first, unsigned* counts, unsigned* key, unsigned* rank) {
+// Counts the digits of a warp's keys in `counts`. Also counts for each of a lane's keys how many earlier keys of the warp have
+// the same digit.
+__device__ __forceinline__ void count_digits(const unsigned* keys, unsigned n, unsigned shift, unsigned first, unsigned* counts, unsigned (&key)[ROUNDS],
+                                             unsigned (&rank)[ROUNDS]) {
     const unsigned lane = threadIdx.x % 32;
 #pragma unroll
     for (unsigned r = 0; r < ROUNDS; ++r) {
         const unsigned at = first + r * 32 + lane;
-        const bool there = at < n;
-        key[r] = there ? keys[at] : 0;
-        // Lanes past the end get a digit that no key has.
-        const unsigned digit = there ? key[r] >> shift & 255u : 256u;
-        const unsigned peers = __match_any_sync(0xffffffffu, digit);
+        key[r] = at < n ? keys[at] : 0;
+    }
+#pragma unroll
+    for (unsigned r = 0; r < ROUNDS; ++r) {
+        const bool there = first + r * 32 + lane < n;
+        const unsigned digit = key[r] >> shift & 255u;
+        unsigned peers = __ballot_sync(0xffffffffu, there);
+#pragma unroll
+        for (unsigned bit = 0; bit < 8; ++bit) {
+            const bool set = digit >> bit & 1u;
+            const unsigned votes = __ballot_sync(0xffffffffu, set);
+            peers &= set ? votes : ~votes;
+        }
         const unsigned before = __popc(peers & ((1u << lane) - 1));
-        const unsigned earlier = there ? counts[digit] : 0;
+        const unsigned earlier = counts[digit];
         rank[r] = earlier + before;
         __syncwarp();
         if (there && before == 0) counts[digit] = earlier + __popc(peers);
@@ -99,73 +109,88 @@ extern "C" __global__ void __launch_bounds__(256) radix_count(const unsigned* __
     counts[(row * 256ull + threadIdx.x) * tiles + tile] = sum;
 }
 
-// Exclusive prefix sum of `m` counts (a multiple of 16), in place. One block of 1024 threads; each thread takes 16
-// neighbouring counts per turn.
-extern "C" __global__ void __launch_bounds__(1024) radix_sum(unsigned* __restrict__ counts, unsigned long long m) {
-    __shared__ unsigned totals[32];
-    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    unsigned carry = 0;
-    for (unsigned long long base = 0; base < m; base += 16384) {
-        const unsigned long long at = base + threadIdx.x * 16;
-        uint4 v[4];
-        unsigned own = 0;
+// Exclusive prefix sums of `lists` lists of `tiles` counts, in place, and the sum of each. A warp has a list.
+extern "C" __global__ void __launch_bounds__(256) radix_sum(unsigned* __restrict__ counts, unsigned* __restrict__ totals, unsigned lists, unsigned tiles) {
+    const unsigned lane = threadIdx.x % 32;
+    for (unsigned list = blockIdx.x * WARPS + threadIdx.x / 32; list < lists; list += gridDim.x * WARPS) {
+        unsigned* mine = counts + (unsigned long long)list * tiles;
+        unsigned carry = 0;
+        for (unsigned base = 0; base < tiles; base += 128) {
+            unsigned v[4], sums[4];
 #pragma unroll
-        for (unsigned i = 0; i < 4; ++i) {
-            v[i] = at < m ? reinterpret_cast<const uint4*>(counts + at)[i] : make_uint4(0, 0, 0, 0);
-            own += v[i].x + v[i].y + v[i].z + v[i].w;
-        }
-        unsigned sum = own;
-        for (unsigned d = 1; d < 32; d *= 2) {
-            const unsigned other = __shfl_up_sync(0xffffffffu, sum, d);
-            if (lane >= d) sum += other;
-        }
-        if (lane == 31) totals[warp] = sum;
-        __syncthreads();
-        unsigned before = carry, all = carry;
-        for (unsigned w = 0; w < 32; ++w) {
-            if (w < warp) before += totals[w];
-            all += totals[w];
-        }
-        carry = all;
-        unsigned next = before + sum - own;
+            for (unsigned i = 0; i < 4; ++i) {
+                const unsigned at = base + i * 32 + lane;
+                sums[i] = v[i] = at < tiles ? mine[at] : 0;
+            }
 #pragma unroll
-        for (unsigned i = 0; i < 4; ++i) {
-            const uint4 c = v[i];
-            const uint4 s = make_uint4(next, next + c.x, next + c.x + c.y, next + c.x + c.y + c.z);
-            next = s.w + c.w;
-            if (at < m) reinterpret_cast<uint4*>(counts + at)[i] = s;
+            for (unsigned i = 0; i < 4; ++i) {
+                for (unsigned d = 1; d < 32; d *= 2) {
+                    const unsigned other = __shfl_up_sync(0xffffffffu, sums[i], d);
+                    if (lane >= d) sums[i] += other;
+                }
+                const unsigned at = base + i * 32 + lane;
+                if (at < tiles) mine[at] = carry + sums[i] - v[i];
+                carry += __shfl_sync(0xffffffffu, sums[i], 31);
+            }
         }
-        __syncthreads();
+        if (lane == 0) totals[list] = carry;
     }
 }
 
 // `positions` is null in the first pass: key i of a row is at position i.
-extern "C" __global__ void __launch_bounds__(256) radix_move(const unsigned* __restrict__ keys, const unsigned* __restrict__ positions, unsigned n, unsigned tiles, unsigned shift,
-                                                             const unsigned* __restrict__ sums, unsigned* __restrict__ sorted, unsigned* __restrict__ order) {
+extern "C" __global__ void __launch_bounds__(256, 3) radix_move(const unsigned* __restrict__ keys, const unsigned* __restrict__ positions, unsigned n, unsigned tiles, unsigned shift,
+                                                             const unsigned* __restrict__ counts, const unsigned* __restrict__ totals, unsigned* __restrict__ sorted,
+                                                             unsigned* __restrict__ order) {
     __shared__ unsigned mine[WARPS][256];
-    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (unsigned w = 0; w < WARPS; ++w) mine[w][threadIdx.x] = 0;
+    __shared__ unsigned tile_keys[TILE], tile_positions[TILE];
+    __shared__ unsigned offset[256];
+    __shared__ unsigned long long sums[WARPS];
+    const unsigned t = threadIdx.x, lane = t % 32, warp = t / 32;
+    for (unsigned w = 0; w < WARPS; ++w) mine[w][t] = 0;
     __syncthreads();
     unsigned key[ROUNDS], rank[ROUNDS];
     const unsigned row = blockIdx.x / tiles, tile = blockIdx.x % tiles;
     const unsigned first = tile * TILE + warp * (ROUNDS * 32);
-    keys += (unsigned long long)row * n;
-    count_digits(keys, n, shift, first, mine[warp], key, rank);
+    const unsigned long long start = (unsigned long long)row * n;
+    count_digits(keys + start, n, shift, first, mine[warp], key, rank);
     __syncthreads();
-    unsigned next = sums[(row * 256ull + threadIdx.x) * tiles + tile];
+    // Thread t has digit t. The keys of smaller digits come before it: those of the row in the upper half, those of the tile in
+    // the lower half of one sum.
+    unsigned count = 0;
     for (unsigned w = 0; w < WARPS; ++w) {
-        const unsigned count = mine[w][threadIdx.x];
-        mine[w][threadIdx.x] = next;
-        next += count;
+        const unsigned of_warp = mine[w][t];
+        mine[w][t] = count;
+        count += of_warp;
     }
+    const unsigned long long own = (unsigned long long)totals[row * 256ull + t] << 32 | count;
+    unsigned long long sum = own;
+    for (unsigned d = 1; d < 32; d *= 2) {
+        const unsigned long long other = __shfl_up_sync(0xffffffffu, sum, d);
+        if (lane >= d) sum += other;
+    }
+    if (lane == 31) sums[warp] = sum;
+    __syncthreads();
+    unsigned long long before = sum - own;
+    for (unsigned w = 0; w < warp; ++w) before += sums[w];
+    const unsigned in_tile = (unsigned)before, in_row = (unsigned)(before >> 32) + counts[(row * 256ull + t) * tiles + tile];
+    for (unsigned w = 0; w < WARPS; ++w) mine[w][t] += in_tile;
+    offset[t] = in_row - in_tile;
     __syncthreads();
 #pragma unroll
     for (unsigned r = 0; r < ROUNDS; ++r) {
         const unsigned at = first + r * 32 + lane;
         if (at < n) {
             const unsigned to = mine[warp][key[r] >> shift & 255u] + rank[r];
-            sorted[to] = key[r];
-            order[to] = positions ? positions[(unsigned long long)row * n + at] : at;
+            tile_keys[to] = key[r];
+            tile_positions[to] = positions ? positions[start + at] : at;
         }
+    }
+    __syncthreads();
+    const unsigned made = min((unsigned)TILE, n - tile * TILE);
+    for (unsigned i = t; i < made; i += 256) {
+        const unsigned one = tile_keys[i];
+        const unsigned long long to = start + (offset[one >> shift & 255u] + i);
+        sorted[to] = one;
+        order[to] = tile_positions[i];
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn workspace(rows: usize, n: usize) -> usize {
     match rows * n {
         0 => 0,
         words if is_ranked(rows, n) => aligned(words),
-        words => 2 * aligned(words) + 256 * rows * n.div_ceil(KEYS_PER_BLOCK),
+        words => 2 * aligned(words) + 256 * rows * (n.div_ceil(KEYS_PER_BLOCK) + 1),
     }
 }
 
@@ -65,6 +65,7 @@ pub fn launch(
     let tiles = n.div_ceil(KEYS_PER_BLOCK);
     let words = |n: usize| n as u64 * 4;
     let (spare, counts) = (workspace + words(aligned(all)), workspace + words(2 * aligned(all)));
+    let (lists, totals) = (256 * rows, counts + words(256 * rows * tiles));
     let passes = bits.clamp(1, 32).div_ceil(8);
     let (mut from, mut to) = (keys, workspace);
     let mut positions = 0;
@@ -76,8 +77,8 @@ pub fn launch(
         args.ptr(from).u32(count).u32(tiles as u32).u32(8 * pass).ptr(counts);
         cuda.launch(digits, grid, 256, 0, &args)?;
         let mut args = Args::new();
-        args.ptr(counts).u64((256 * rows * tiles) as u64);
-        cuda.launch(sums, [1, 1, 1], 1024, 0, &args)?;
+        args.ptr(counts).ptr(totals).u32(lists as u32).u32(tiles as u32);
+        cuda.launch(sums, [lists.div_ceil(8).min(1 << 16) as u32, 1, 1], 256, 0, &args)?;
         let mut args = Args::new();
         args.ptr(from)
             .ptr(positions)
@@ -85,6 +86,7 @@ pub fn launch(
             .u32(tiles as u32)
             .u32(8 * pass)
             .ptr(counts)
+            .ptr(totals)
             .ptr(to)
             .ptr(moved);
         cuda.launch(moves, grid, 256, 0, &args)?;

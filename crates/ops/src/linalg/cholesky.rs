@@ -189,10 +189,9 @@ impl Op for Cholesky {
 
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         match square(Self::NAME, &ins[0]) {
-            Ok([batch, n]) if !device.is_cuda() => {
-                batch.div_ceil(together(n * n)) * words(n).iter().sum::<usize>()
-            }
-            _ => 0,
+            Ok([batch, n]) if device.is_cuda() => cuda::cholesky_workspace(batch, n),
+            Ok([batch, n]) => batch.div_ceil(together(n * n)) * words(n).iter().sum::<usize>(),
+            Err(_) => 0,
         }
     }
 
@@ -219,7 +218,7 @@ impl Op for Cholesky {
         let [batch, n] = square(Self::NAME, &run.metas[0])?;
         let l = Matrix::rows(run.out, n, n);
         let l = if self.upper { l.transposed() } else { l };
-        cuda::cholesky(run.cuda, run.ins[0], l, batch, n)
+        cuda::cholesky(run.cuda, run.ins[0], l, batch, n, run.workspace)
     }
 
     fn cuda_modules(&self, _ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {

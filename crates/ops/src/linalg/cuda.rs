@@ -116,13 +116,12 @@ pub(super) fn solve(
             x.from(from, 0),
             batch,
             [n - next, m, rows],
-            false,
         )?;
     }
     Ok(())
 }
 
-/// `c -= a b` for `c` of `sizes[0]` rows and `sizes[1]` columns, with `sizes[2]` terms, or only its lower triangle.
+/// `c -= a b` for `c` of `sizes[0]` rows and `sizes[1]` columns, with `sizes[2]` terms.
 pub(super) fn update(
     cuda: &Cuda,
     c: Matrix,
@@ -130,7 +129,6 @@ pub(super) fn update(
     b: Matrix,
     batch: usize,
     sizes: [usize; 3],
-    lower: bool,
 ) -> Result<()> {
     let [rows, columns, terms] = sizes;
     if batch * rows * columns * terms == 0 {
@@ -138,51 +136,43 @@ pub(super) fn update(
     }
     // Neighbouring threads have neighbouring columns. A product of numbers is the same in either order.
     if c.column.abs() != 1 && c.row.abs() == 1 {
-        return update_as_is(
-            cuda,
-            [c.transposed(), b.transposed(), a.transposed()],
-            batch,
-            [columns, rows, terms],
-            if lower { 2 } else { 0 },
-        );
+        let [c, a, b] = [c.transposed(), b.transposed(), a.transposed()];
+        return update_as_is(cuda, [c, a, b], batch, [columns, rows, terms]);
     }
-    update_as_is(cuda, [c, a, b], batch, sizes, i32::from(lower))
+    update_as_is(cuda, [c, a, b], batch, sizes)
 }
 
-/// `part`: 0 for all elements, 1 for those on and below the diagonal, 2 for those on and above it.
-fn update_as_is(cuda: &Cuda, all: [Matrix; 3], batch: usize, sizes: [usize; 3], part: i32) -> Result<()> {
+fn update_as_is(cuda: &Cuda, all: [Matrix; 3], batch: usize, sizes: [usize; 3]) -> Result<()> {
     let [rows, columns, terms] = sizes;
     let mut args = Args::new();
     all.iter().for_each(|m| m.pass(&mut args));
-    args.u32(rows as u32).u32(columns as u32).u32(terms as u32).u64(batch as u64).i32(part);
+    args.u32(rows as u32).u32(columns as u32).u32(terms as u32).u64(batch as u64);
     launch(cuda, "update", columns.div_ceil(TILE), rows.div_ceil(TILE), batch, &args)
 }
 
+/// Side of a tile of a factor, as `SIDE` in the text.
+const SIDE: usize = 32;
+
+/// Words of workspace of [`cholesky`]: a count in two words, and one for each row of tiles.
+pub(super) fn cholesky_workspace(batch: usize, n: usize) -> usize {
+    2 + batch * n.div_ceil(SIDE)
+}
+
 /// Writes the lower factors of the symmetric parts of dense matrices `a` to `l`, and zeros above them.
-pub(super) fn cholesky(cuda: &Cuda, a: u64, l: Matrix, batch: usize, n: usize) -> Result<()> {
+pub(super) fn cholesky(cuda: &Cuda, a: u64, l: Matrix, batch: usize, n: usize, workspace: u64) -> Result<()> {
     if batch * n == 0 {
         return Ok(());
     }
+    cuda.fill(workspace, 0, cholesky_workspace(batch, n))?;
     let mut args = Args::new();
     args.ptr(a);
     l.pass(&mut args);
-    args.u32(n as u32).u64(batch as u64);
-    launch(cuda, "symmetric_part", n.div_ceil(32), n.div_ceil(32), batch, &args)?;
-    for from in (0..n).step_by(BLOCK) {
-        let size = BLOCK.min(n - from);
-        let mut args = Args::new();
-        l.from(from, from).pass(&mut args);
-        args.u32(size as u32).u64(batch as u64);
-        launch(cuda, "cholesky_block", 1, 1, batch, &args)?;
-        let next = from + size;
-        if next == n {
-            break;
-        }
-        let (below, rest) = (l.from(next, from), n - next);
-        solve(cuda, l.from(from, from), below.transposed(), batch, size, rest, false)?;
-        update(cuda, l.from(next, next), below, below.transposed(), batch, [rest, rest, size], true)?;
-    }
-    Ok(())
+    args.u32(n as u32).u64(batch as u64).ptr(workspace);
+    let tiles = n.div_ceil(SIDE);
+    let all = batch.saturating_mul(tiles * (tiles + 1) / 2);
+    let blocks = all.min(8 * cuda.sm_count() as usize) as u32;
+    let (name, source) = module();
+    cuda.launch(cuda.kernel(&name, source, "cholesky_tiles")?, [blocks, 1, 1], 128, 0, &args)
 }
 
 /// Columns that one launch of the pivot search finishes.
@@ -232,7 +222,6 @@ pub(super) fn lu(
             m.from(from, next),
             batch,
             [height - next, columns - next, width],
-            false,
         )?;
     }
     Ok(())

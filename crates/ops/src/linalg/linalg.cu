@@ -2,7 +2,7 @@
 //
 // A matrix is an address and the distances of matrices, rows and columns in words, which may be negative. Every element
 // has one chain of FMAs in the order of elimination: it starts from the input, a launch continues from what the launch
-// before wrote, and a division comes last. All kernels have 256 threads; blockIdx.z goes round the batch.
+// before wrote, and a division comes last. Most kernels have 256 threads; blockIdx.z goes round the batch.
 
 typedef unsigned long long u64;
 typedef long long i64;
@@ -20,65 +20,228 @@ copy_words(const float* __restrict__ from, float* __restrict__ to, u64 n) {
     for (u64 i = blockIdx.x * 256ull + threadIdx.x; i < n; i += gridDim.x * 256ull) to[i] = from[i];
 }
 
-// The symmetric part of dense matrices a, on and below the diagonal of l; zeros above it.
+// The factor of a symmetric positive definite matrix, in tiles of 32 by 32. A tile starts from the symmetric part of a, and subtracts
+// the products of the tiles to its left, one after another. Then a tile on the diagonal is factored, and one below it is solved with the
+// tile on the diagonal. The tile across the diagonal gets zeros.
 //
-// Thread mapping: a block has a tile of 32 by 32; the tile across the diagonal passes through shared memory, so that both
-// are read by rows. 8 bytes read and 4 written per element.
-extern "C" __global__ void __launch_bounds__(256)
-symmetric_part(const float* __restrict__ a, MATRIX(l), unsigned n, u64 batch) {
-    __shared__ float across[SIDE][SIDE + 1], own[SIDE][SIDE + 1];
-    const unsigned tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
-    const unsigned i0 = blockIdx.y * SIDE, j0 = blockIdx.x * SIDE;
-    for (u64 b = blockIdx.z; b < batch; b += gridDim.z) {
-        const float* m = a + b * n * n;
-        float* out = l + (i64)b * l_batch;
-        for (unsigned r = ty; r < SIDE; r += 8) {
-            own[r][tx] = i0 + r < n && j0 + tx < n ? m[(u64)(i0 + r) * n + j0 + tx] : 0.0f;
-            across[r][tx] = j0 + r < n && i0 + tx < n ? m[(u64)(j0 + r) * n + i0 + tx] : 0.0f;
+// A block takes jobs in the order of columns, then of rows: first the tile on the diagonal with the one to its left, which are what all
+// others wait for, then the tiles further down. It waits for tiles that others took before, so no order of blocks can hold them up. The
+// tiles of a row are finished in order, so a count of them says which are there.
+//
+// Thread mapping of products: 16 by 8 threads have 2 by 4 neighbouring elements each. n^3 / 3 flops, and n^3 / 48 words read
+// from cache.
+
+constexpr unsigned PITCH = SIDE + 4;
+
+// A tile in shared memory, its columns one after another.
+typedef float (*Columns)[PITCH];
+
+// The matrices of one element of the batch, and how many tiles of each row are there.
+struct Factor {
+    const float* a;
+    float* l;
+    i64 row, column;
+    unsigned n;
+    unsigned* done;
+};
+
+// All threads wait until a row has more than `k` tiles; `known` is how many it had at last.
+static __device__ __forceinline__ void wait_for(const Factor& f, unsigned row, unsigned k, unsigned& known) {
+    __shared__ unsigned seen;
+    if (k < known) return;
+    if (threadIdx.x == 0) {
+        unsigned value;
+        for (;;) {
+            asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(f.done + row) : "memory");
+            if (value > k) break;
+            __nanosleep(20);
         }
-        __syncthreads();
-        for (unsigned r = ty; r < SIDE; r += 8) {
-            // Neighbouring threads write neighbouring words in either layout.
-            const unsigned i = l_column == 1 ? r : tx, j = l_column == 1 ? tx : r;
-            if (i0 + i < n && j0 + j < n) {
-                const float s = __fmul_rn(0.5f, __fadd_rn(own[i][j], across[j][i]));
-                out[(i64)(i0 + i) * l_row + (i64)(j0 + j) * l_column] = j0 + j <= i0 + i ? s : 0.0f;
-            }
-        }
-        __syncthreads();
+        seen = value;
+    }
+    __syncthreads();
+    known = seen;
+    __syncthreads();
+}
+
+// What the threads of a block wrote before the last barrier is there for all who see the count.
+static __device__ __forceinline__ void announce(const Factor& f, unsigned row, unsigned count) {
+    __threadfence();
+    atomicExch(f.done + row, count);
+}
+
+// Zeros outside of the matrix. Neighbouring threads read neighbouring words, and write to different banks.
+static __device__ __forceinline__ void load_tile(const Factor& f, unsigned i0, unsigned k0, Columns to) {
+    const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float v[8];
+#pragma unroll
+    for (unsigned r = 0; r < 8; ++r) {
+        const unsigned part = r * 4 + warp;
+        const unsigned k = f.column == 1 ? part % 4 * 8 + lane % 8 : part % 8 * 4 + lane / 8;
+        const unsigned i = f.column == 1 ? part / 4 * 4 + lane / 8 : part / 8 * 8 + lane % 8;
+        v[r] = i0 + i < f.n && k0 + k < f.n ? __ldcg(f.l + (i64)(i0 + i) * f.row + (i64)(k0 + k) * f.column) : 0.0f;
+    }
+#pragma unroll
+    for (unsigned r = 0; r < 8; ++r) {
+        const unsigned part = r * 4 + warp;
+        const unsigned k = f.column == 1 ? part % 4 * 8 + lane % 8 : part % 8 * 4 + lane / 8;
+        const unsigned i = f.column == 1 ? part / 4 * 4 + lane / 8 : part / 8 * 8 + lane % 8;
+        to[k][i] = v[r];
     }
 }
 
-// The factor of blocks of n rows (at most BLOCK), in place. Threads of a block share one matrix in shared memory; column
-// after column is finished, and its products are subtracted from all elements to the right.
-extern "C" __global__ void __launch_bounds__(256)
-cholesky_block(MATRIX(l), unsigned n, u64 batch) {
-    __shared__ float s[BLOCK][BLOCK + 1];
-    const unsigned t = threadIdx.x;
-    for (u64 b = blockIdx.z; b < batch; b += gridDim.z) {
-        float* m = l + (i64)b * l_batch;
-        for (unsigned e = t; e < n * n; e += 256) {
-            const unsigned i = l_column == 1 ? e / n : e % n, j = l_column == 1 ? e % n : e / n;
-            s[i][j] = j <= i ? m[(i64)i * l_row + (i64)j * l_column] : 0.0f;
+// Writes a tile on or below the diagonal, and the zeros across it.
+static __device__ __forceinline__ void store_tile(const Factor& f, unsigned i0, unsigned j0, Columns from) {
+#pragma unroll
+    for (unsigned e = threadIdx.x; e < SIDE * SIDE; e += 128) {
+        const unsigned i = f.column == 1 ? e / SIDE : e % SIDE, j = f.column == 1 ? e % SIDE : e / SIDE;
+        if (i0 + i < f.n && j0 + j < f.n)
+            f.l[(i64)(i0 + i) * f.row + (i64)(j0 + j) * f.column] = j0 + j <= i0 + i ? from[j][i] : 0.0f;
+        if (i0 != j0 && j0 + i < f.n && i0 + j < f.n) f.l[(i64)(j0 + i) * f.row + (i64)(i0 + j) * f.column] = 0.0f;
+    }
+}
+
+typedef float Sums[2][4];
+
+static __device__ __forceinline__ void subtract_products(Columns left, Columns above, Sums& sums) {
+    const unsigned tx = threadIdx.x % 8, ty = threadIdx.x / 8;
+#pragma unroll 8
+    for (unsigned k = 0; k < SIDE; ++k) {
+        const float2 x = *reinterpret_cast<const float2*>(&left[k][2 * ty]);
+        const float4 y = *reinterpret_cast<const float4*>(&above[k][4 * tx]);
+        const float ys[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+        for (unsigned q = 0; q < 4; ++q) {
+            sums[0][q] = __fmaf_rn(-x.x, ys[q], sums[0][q]);
+            sums[1][q] = __fmaf_rn(-x.y, ys[q], sums[1][q]);
         }
-        __syncthreads();
-        for (unsigned j = 0; j < n; ++j) {
-            const float d = s[j][j];
+    }
+}
+
+static __device__ __forceinline__ void keep(const Sums& sums, Columns to) {
+    const unsigned tx = threadIdx.x % 8, ty = threadIdx.x / 8;
+#pragma unroll
+    for (unsigned q = 0; q < 4; ++q) *reinterpret_cast<float2*>(&to[4 * tx + q][2 * ty]) = make_float2(sums[0][q], sums[1][q]);
+}
+
+// The symmetric part of a tile. Both halves are read by rows, the one across the diagonal through shared memory.
+static __device__ __forceinline__ void symmetric_part(const Factor& f, unsigned i0, unsigned j0, Columns left, Columns above, Sums& sums) {
+    const unsigned tx = threadIdx.x % 8, ty = threadIdx.x / 8;
+#pragma unroll
+    for (unsigned e = threadIdx.x; e < SIDE * SIDE; e += 128) {
+        const unsigned i = e / SIDE, j = e % SIDE;
+        left[i][j] = i0 + i < f.n && j0 + j < f.n ? f.a[(u64)(i0 + i) * f.n + j0 + j] : 0.0f;
+        above[i][j] = j0 + i < f.n && i0 + j < f.n ? f.a[(u64)(j0 + i) * f.n + i0 + j] : 0.0f;
+    }
+    __syncthreads();
+#pragma unroll
+    for (unsigned r = 0; r < 2; ++r) {
+#pragma unroll
+        for (unsigned q = 0; q < 4; ++q) sums[r][q] = __fmul_rn(0.5f, __fadd_rn(left[2 * ty + r][4 * tx + q], above[4 * tx + q][2 * ty + r]));
+    }
+    __syncthreads();
+}
+
+// Factors a tile in place: a lane of the first warp has a row.
+static __device__ __forceinline__ void factor_tile(Columns s) {
+    if (threadIdx.x < 32) {
+        const unsigned lane = threadIdx.x;
+        float row[SIDE];
+#pragma unroll
+        for (unsigned k = 0; k < SIDE; ++k) row[k] = s[k][lane];
+#pragma unroll
+        for (unsigned j = 0; j < SIDE; ++j) {
+            const float d = __shfl_sync(0xffffffffu, row[j], j);
             const float pivot = d > 0.0f ? __fsqrt_rn(d) : __int_as_float(0x7fc00000);
-            __syncthreads();
-            for (unsigned i = j + t; i < n; i += 256) s[i][j] = i == j ? pivot : __fdiv_rn(s[i][j], pivot);
-            __syncthreads();
-            // Thread mapping: 16 by 16 threads go over the rows and columns that are left.
-            for (unsigned i = j + 1 + t / 16; i < n; i += 16) {
-                for (unsigned k = j + 1 + t % 16; k <= i; k += 16) s[i][k] = __fmaf_rn(-s[i][j], s[k][j], s[i][k]);
-            }
-            __syncthreads();
+            row[j] = lane == j ? pivot : __fdiv_rn(row[j], pivot);
+#pragma unroll
+            for (unsigned k = j + 1; k < SIDE; ++k) row[k] = __fmaf_rn(-row[j], __shfl_sync(0xffffffffu, row[j], k), row[k]);
         }
-        for (unsigned e = t; e < n * n; e += 256) {
-            const unsigned i = l_column == 1 ? e / n : e % n, j = l_column == 1 ? e % n : e / n;
-            if (j <= i) m[(i64)i * l_row + (i64)j * l_column] = s[i][j];
+#pragma unroll
+        for (unsigned k = 0; k < SIDE; ++k) {
+            if (k <= lane) s[k][lane] = row[k];
         }
+    }
+    __syncthreads();
+}
+
+// Solves x dᵀ = s in place for a tile: d is lower triangular. Four threads have a row, each every fourth column.
+static __device__ __noinline__ void solve_tile(Columns s, Columns d) {
+    const unsigned i = threadIdx.x / 4, g = threadIdx.x % 4;
+    float row[SIDE / 4];
+#pragma unroll
+    for (unsigned m = 0; m < SIDE / 4; ++m) row[m] = s[4 * m + g][i];
+#pragma unroll
+    for (unsigned j = 0; j < SIDE; ++j) {
+        const float x = __shfl_sync(0xffffffffu, __fdiv_rn(row[j / 4], d[j][j]), j % 4, 4);
+        if (g == j % 4) row[j / 4] = x;
+#pragma unroll
+        for (unsigned m = j / 4; m < SIDE / 4; ++m) {
+            if (4 * m + g > j) row[m] = __fmaf_rn(-x, d[j][4 * m + g], row[m]);
+        }
+    }
+#pragma unroll
+    for (unsigned m = 0; m < SIDE / 4; ++m) s[4 * m + g][i] = row[m];
+    __syncthreads();
+}
+
+// `work` is zero at first: the number of jobs that were taken, then the counts of the rows of each matrix.
+extern "C" __global__ void __launch_bounds__(128)
+cholesky_tiles(const float* __restrict__ a, MATRIX(l), unsigned n, u64 batch, unsigned* work) {
+    __shared__ __align__(16) float left[SIDE][PITCH], above[SIDE][PITCH];
+    __shared__ u64 taken;
+    const unsigned t = threadIdx.x, tiles = (n + SIDE - 1) / SIDE;
+    // The column of the job that was taken last, and the number of its first job.
+    unsigned column = 0;
+    u64 start = 0;
+    const auto jobs = [&] { return (tiles - column > 2 ? tiles - column - 1 : 1) * batch; };
+    for (;;) {
         __syncthreads();
+        if (t == 0) taken = atomicAdd(reinterpret_cast<u64*>(work), 1ull);
+        __syncthreads();
+        const u64 number = taken;
+        while (column < tiles && number >= start + jobs()) {
+            start += jobs();
+            ++column;
+        }
+        if (column == tiles) return;
+        const u64 b = (number - start) % batch;
+        const unsigned job = (unsigned)((number - start) / batch), k0 = column * SIDE;
+        const Factor f = {a + b * n * n, l + (i64)b * l_batch, l_row, l_column, n, work + 2 + b * tiles};
+        // The job's row of tiles, and the tile of it that is solved.
+        const unsigned row = job > 0 ? column + 1 + job : column, solved = job > 0 || column == 0 ? column : column - 1;
+        Sums sums, diagonal;
+        symmetric_part(f, row * SIDE, solved * SIDE, left, above, sums);
+        if (job == 0) symmetric_part(f, k0, k0, left, above, diagonal);
+        unsigned known = 0, known_above = 0;
+        for (unsigned k = 0; k < solved; ++k) {
+            wait_for(f, row, k, known);
+            wait_for(f, solved, k, known_above);
+            __syncthreads();
+            load_tile(f, row * SIDE, k * SIDE, left);
+            load_tile(f, solved * SIDE, k * SIDE, above);
+            __syncthreads();
+            subtract_products(left, above, sums);
+            if (job == 0) subtract_products(left, left, diagonal);
+        }
+        if (row != solved) {
+            wait_for(f, solved, solved, known_above);
+            __syncthreads();
+            keep(sums, left);
+            load_tile(f, solved * SIDE, solved * SIDE, above);
+            __syncthreads();
+            solve_tile(left, above);
+            store_tile(f, row * SIDE, solved * SIDE, left);
+            if (job == 0) subtract_products(left, left, diagonal);
+            __syncthreads();
+            if (t == 32) announce(f, row, solved + 1);
+        }
+        if (job > 0) continue;
+        keep(diagonal, above);
+        __syncthreads();
+        factor_tile(above);
+        store_tile(f, k0, k0, above);
+        __syncthreads();
+        if (t == 0) announce(f, row, column + 1);
     }
 }
 
@@ -149,17 +312,15 @@ solve_block(MATRIX(a), MATRIX(x), unsigned n, u64 m, u64 batch, int unit) {
     }
 }
 
-// c -= a b, for c of `rows` by `columns` with `terms` terms. part: 0 for all of c, 1 for its elements on and below the
-// diagonal, 2 for those on and above it.
+// c -= a b, for c of `rows` by `columns` with `terms` terms.
 //
 // Thread mapping: a block has a tile of 64 by 64, a thread 4 by 4 elements, 16 apart. Terms pass through shared memory, 16
 // at a time.
 extern "C" __global__ void __launch_bounds__(256)
-update(MATRIX(c), MATRIX(a), MATRIX(b), unsigned rows, unsigned columns, unsigned terms, u64 batch, int part) {
+update(MATRIX(c), MATRIX(a), MATRIX(b), unsigned rows, unsigned columns, unsigned terms, u64 batch) {
     __shared__ float as[DEPTH][TILE + 1], bs[DEPTH][TILE + 1];
     const unsigned t = threadIdx.x, tx = t % 16, ty = t / 16;
     const unsigned i0 = blockIdx.y * TILE, j0 = blockIdx.x * TILE;
-    if (part == 1 && j0 > i0 || part == 2 && i0 > j0) return;
     const bool a_by_term = size_of(a_column) == 1, b_by_term = size_of(b_row) == 1;
     for (u64 e = blockIdx.z; e < batch; e += gridDim.z) {
         float* cm = c + (i64)e * c_batch;
@@ -201,8 +362,7 @@ update(MATRIX(c), MATRIX(a), MATRIX(b), unsigned rows, unsigned columns, unsigne
 #pragma unroll
             for (unsigned q = 0; q < 4; ++q) {
                 const unsigned i = i0 + ty + 16 * r, j = j0 + tx + 16 * q;
-                const bool wanted = part == 0 || (part == 1 ? j <= i : i <= j);
-                if (wanted && i < rows && j < columns) cm[(i64)i * c_row + (i64)j * c_column] = sums[r][q];
+                if (i < rows && j < columns) cm[(i64)i * c_row + (i64)j * c_column] = sums[r][q];
             }
         }
     }

@@ -37,6 +37,16 @@ pub(super) fn gpu_workspace(rows: usize, n: usize) -> usize {
     2 * sort::aligned(words) + sort::workspace(rows, n)
 }
 
+/// Words that a block sorts for `n` elements.
+pub(super) fn padded(n: usize) -> usize {
+    n.next_power_of_two().max(8)
+}
+
+/// Shared memory for sorting `words`, of which every eight have nine places.
+pub(super) fn shared_bytes(words: usize) -> u32 {
+    (words * 9) as u32
+}
+
 /// Queues the sort of rows of any length on a GPU: encodes the keys, then sorts by radix. Writes positions to `order`.
 pub(super) fn sort_rows(
     run: &CudaRun<'_>,
@@ -65,15 +75,15 @@ pub(super) fn sort_short_rows(
 ) -> Result<()> {
     let (name, source) = module();
     let kernel = run.cuda.kernel(&name, source, "sort_short_rows")?;
-    let padded = n.next_power_of_two().max(2);
+    let padded = padded(n);
     // Blocks of 1024 elements, so that there are many; longer rows have a block each.
     let per = (1024 / padded).max(1);
     let mut args = Args::new();
     args.ptr(run.ins[0]).ptr(run.out).u64(rows as u64).u32(n as u32).u32(k as u32);
     args.u32(padded as u32).u32(per as u32).u32(flip(descending));
-    let threads = (padded * per / 2).clamp(32, 1024);
+    let threads = (padded * per / 8).max(32);
     let blocks = rows.div_ceil(per).min(1 << 30);
-    run.cuda.launch(kernel, [blocks as u32, 1, 1], threads as u32, (padded * per * 8) as u32, &args)
+    run.cuda.launch(kernel, [blocks as u32, 1, 1], threads as u32, shared_bytes(padded * per), &args)
 }
 
 impl Op for ArgSort {

@@ -1,14 +1,14 @@
 //! The largest or smallest elements.
 
 use super::cpu::{few_first, flip, halves, many_first, memory};
-use super::sort::{gpu_workspace, sort_rows, sort_short_rows};
+use super::sort::{gpu_workspace, padded, shared_bytes, sort_rows, sort_short_rows};
 use super::{MAX_BLOCK_SORT, lines, module, sorted_positions, with_last};
 use crate::index::sort;
 use crate::pointwise::expression::Scratch;
 use crate::pointwise::map::grid;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, IndexBound, Op, no_gradient};
-use dittograd_device::cuda::{Args, Source};
-use dittograd_device::{Device, Meta};
+use dittograd_device::cuda::{Args, Cuda, Source};
+use dittograd_device::{Backend, Device, Meta};
 use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::tensor::Tensor;
@@ -26,26 +26,34 @@ pub struct TopK {
 /// Up to this many are kept in a sorted list while the CPU goes through a row.
 const MAX_LIST: usize = 64;
 
+/// The fewest elements for which another block is worth its start.
+const MIN_PER_BLOCK: usize = 4096;
+
 /// How a GPU finds them.
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     /// A block sorts whole rows in shared memory.
     SortShort,
-    /// A block finds the last of them by its digits, then sorts all of them in shared memory.
+    /// A block finds the last of them by its digits, then sorts all of them in shared memory. Long rows are first cut in parts.
     Select,
     /// Rows are sorted, and the first are copied.
     Sort,
 }
 
 impl TopK {
-    fn way(&self, rows: usize, n: usize) -> Way {
+    fn way(&self, n: usize) -> Way {
         match n {
             n if n <= MAX_BLOCK_SORT / 4 => Way::SortShort,
-            // One block reads a row about five times, so a few very long rows are better sorted by the whole GPU.
-            n if self.k <= MAX_BLOCK_SORT && (n <= 1 << 17 || rows >= 32) => Way::Select,
-            n if n <= MAX_BLOCK_SORT => Way::SortShort,
+            _ if self.k <= MAX_BLOCK_SORT => Way::Select,
             _ => Way::Sort,
         }
+    }
+
+    /// Parts of a row from which [`Way::Select`] first selects `k` each: so many that all multiprocessors have work, and so few
+    /// that selecting from what is left takes no longer. A part has at least `k` elements.
+    fn parts(&self, cuda: &Cuda, rows: usize, n: usize) -> usize {
+        let blocks = (2 * cuda.sm_count() as usize).div_ceil(rows);
+        (n / self.k).isqrt().min(blocks).min(n / MIN_PER_BLOCK).max(1)
     }
 }
 
@@ -68,9 +76,14 @@ impl Op for TopK {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         let n = ins[0].shape.last();
         let rows = ins[0].shape.numel() / n.max(1);
-        match device.is_cuda() && self.way(rows, n) == Way::Sort {
-            true => gpu_workspace(rows, n),
-            false => 0,
+        match (device.backend(), self.way(n)) {
+            (Backend::Cuda(_), _) if rows * self.k == 0 => 0,
+            (Backend::Cuda(cuda), Way::Select) => match self.parts(cuda, rows, n) {
+                1 => 0,
+                parts => rows * parts * self.k,
+            },
+            (Backend::Cuda(_), Way::Sort) => gpu_workspace(rows, n),
+            _ => 0,
         }
     }
 
@@ -104,15 +117,24 @@ impl Op for TopK {
         }
         let (rows, k) = (run.shape.numel() / self.k, self.k);
         let (name, source) = module();
-        match self.way(rows, n) {
+        match self.way(n) {
             Way::SortShort => sort_short_rows(run, rows, n, k, self.largest),
             Way::Select => {
                 let kernel = run.cuda.kernel(&name, source, "select_first")?;
-                let padded = k.next_power_of_two().max(2);
-                let mut args = Args::new();
-                args.ptr(run.ins[0]).ptr(run.out).u32(n as u32).u32(k as u32).u32(padded as u32);
-                args.u32(flip(self.largest));
-                run.cuda.launch(kernel, [rows as u32, 1, 1], 1024, (padded * 8) as u32, &args)
+                let select = |from: u64, n_from: usize, parts: usize, out: u64| {
+                    let mut args = Args::new();
+                    args.ptr(run.ins[0]).ptr(from).ptr(out).u32(n as u32).u32(n_from as u32).u32(parts as u32);
+                    args.u32(k as u32).u32(padded(k) as u32).u32(flip(self.largest));
+                    let blocks = [(rows * parts) as u32, 1, 1];
+                    run.cuda.launch(kernel, blocks, 1024, shared_bytes(padded(k)), &args)
+                };
+                match self.parts(run.cuda, rows, n) {
+                    1 => select(0, 0, 1, run.out),
+                    parts => {
+                        select(0, 0, parts, run.workspace)?;
+                        select(run.workspace, parts * k, 1, run.out)
+                    }
+                }
             }
             Way::Sort => {
                 let order = run.workspace + 4 * sort::aligned(rows * n) as u64;
@@ -126,8 +148,7 @@ impl Op for TopK {
     }
 
     fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-        let n = ins[0].shape.last();
-        match self.way(ins[0].shape.numel() / n.max(1), n) {
+        match self.way(ins[0].shape.last()) {
             Way::Sort => vec![module(), sort::module()],
             Way::SortShort | Way::Select => vec![module()],
         }
