@@ -3,10 +3,13 @@
 //!
 //! What another library reads is kept by a [`Shared`], which that library drops when it is done, on any thread. On a GPU its stream
 //! waits for ours before it reads, and ours for its stream before the memory is used again.
+//!
+//! A value's memory is written once, by what computes it, so it is shared as it is. What may change, a parameter's, or what other values
+//! share too, a constant's, is copied first (`Var::unshared`).
 
 #![allow(unsafe_code)]
 
-use crate::errors::{answered, raised};
+use crate::errors::answered;
 use dittograd::device::cuda::DEFAULT_STREAM;
 use dittograd::device::{AnyBuffer, DType, Device, Meta};
 use dittograd::error::Result;
@@ -102,8 +105,7 @@ impl Shared {
         Shared { words, lines, flags, stream: None }
     }
 
-    /// The memory of a value, for reading. It must be one that nothing of ours writes any more: what a session computed, but not the
-    /// memory of a parameter, see `Var::unshared`.
+    /// The memory of a value, for reading. Nothing of ours may write it any more.
     pub fn value(value: AnyBuffer) -> Shared {
         let shape = value.shape();
         Shared::new(Words::Value(value), shape, READ_ONLY)
@@ -174,16 +176,9 @@ impl Shared {
     /// The capsule that another library takes it from. `version` is the latest version of the protocol that it knows.
     pub fn capsule(self, py: Python<'_>, version: Option<(u32, u32)>) -> PyResult<Bound<'_, PyAny>> {
         let flags = self.flags;
-        let owner = Box::into_raw(Box::new(self));
-        // SAFETY: it was boxed just now.
-        let array = match unsafe { (*owner).array() } {
-            Ok(array) => array,
-            Err(error) => {
-                // SAFETY: nobody has it yet.
-                drop(unsafe { Box::from_raw(owner) });
-                return Err(raised(error));
-            }
-        };
+        let mut owner = Box::new(self);
+        let array = answered(owner.array())?;
+        let owner = Box::into_raw(owner);
         match version {
             Some((1.., _)) => {
                 let delete = Some(Versioned::delete as _);
@@ -193,7 +188,7 @@ impl Shared {
         }
     }
 
-    /// It stays where it is as long as the array is used.
+    /// What is shared, as the protocol has it: valid as long as this stays where it is.
     fn array(&mut self) -> Result<Array> {
         let is_read_only = self.flags & READ_ONLY != 0;
         let (data, place, element) = match &mut self.words {
