@@ -86,7 +86,7 @@ RESULTS = {
     **dict.fromkeys(["sort", "topk", "kthvalue", "mode", "cummax", "cummin"], "Places"),
     **dict.fromkeys(["unique", "unique_consecutive", "atleast_1d", "atleast_2d", "atleast_3d"], "Any"),
     **dict.fromkeys([f"max_pool{axes}d_with_indices" for axes in (1, 2, 3)], "tuple[Tensor, Tensor]"),
-    "__call__": "list[NDArray[Any]]",
+    "__call__": "list[Any]",
     "aminmax": "Extremes",
     "broadcast_shapes": "tuple[int, ...]",
     "histogram": "Histogram",
@@ -119,7 +119,8 @@ SPECIAL = {
         **dict.fromkeys(["__abs__", "__invert__", "__neg__", "__pos__"], "(self) -> Tensor"),
         "__array__": "(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]",
         "__bool__": "(self) -> bool",
-        "__dlpack__": "(self, **options: Any) -> Any",
+        "__dlpack__": "(self, *, stream: _int | None = None, max_version: tuple[_int, _int] | None = None, "
+        "dl_device: tuple[_int, _int] | None = None, copy: _bool | None = None) -> Any",
         "__dlpack_device__": "(self) -> tuple[int, int]",
         "__float__": "(self) -> float",
         "__getitem__": "(self, key: Any, /) -> Tensor",

@@ -114,7 +114,8 @@ class Session:
     def scalar_tensor(self, s: float, *, dtype: str | None = None) -> Tensor:
         """A tensor without axes that holds the number `s`."""
     def tensor(self, data: ArrayLike, requires_grad: bool = False) -> Tensor:
-        """A tensor of what NumPy can read: arrays, numbers, lists, tensors of PyTorch on the CPU. The data is copied.
+        """A tensor of what NumPy can read: arrays, numbers, lists, tensors of PyTorch on the CPU. The data is copied. If both are on the
+        same GPU, float32 numbers that lie side by side are copied there, and all else through host memory.
 
         Floats become float32, integers indices (uint32, so negative ones are errors), booleans truth values. With `requires_grad`
         gradients by it can be asked for, by `grad`.
@@ -149,7 +150,14 @@ class Tensor:
     def __and__(self, other: Tensor | _float) -> Tensor: ...
     def __array__(self, dtype: DTypeLike | None = None, copy: _bool | None = None) -> NDArray[Any]: ...
     def __bool__(self) -> _bool: ...
-    def __dlpack__(self, **options: Any) -> Any: ...
+    def __dlpack__(
+        self,
+        *,
+        stream: _int | None = None,
+        max_version: tuple[_int, _int] | None = None,
+        dl_device: tuple[_int, _int] | None = None,
+        copy: _bool | None = None,
+    ) -> Any: ...
     def __dlpack_device__(self) -> tuple[_int, _int]: ...
     def __eq__(self, other: Tensor | _float) -> Tensor: ...  # type: ignore[override]
     def __float__(self) -> _float: ...
@@ -754,7 +762,7 @@ class Tensor:
     def numel(self) -> _int:
         """The number of its elements."""
     def numpy(self) -> NDArray[Any]:
-        """Its elements as a new NumPy array of float32, uint32 or bool. Waits for the device."""
+        """Its elements as a new NumPy array of float32, uint32 or bool. Waits for the device. `np.from_dlpack` copies nothing on a CPU."""
     def ones_like(self, *, dtype: str | None = None) -> Tensor:
         """Ones in the shape of a tensor."""
     def ormqr(self, tau: Tensor, other: Tensor, left: _bool = True, transpose: _bool = False) -> Tensor:
@@ -1203,9 +1211,10 @@ class Graph:
 @final
 class Function:
     """A compiled program; `Graph.compile` makes it. A call takes arrays and returns a list of arrays, with the bits of running the program
-    op by op. Random draws continue from call to call.
+    op by op. If it is given tensors of a session on its device, it returns tensors of that session: nothing goes through host memory.
+    Random draws continue from call to call.
     """
-    def __call__(self, *inputs: ArrayLike) -> list[NDArray[Any]]: ...
+    def __call__(self, *inputs: ArrayLike) -> list[Any]: ...
     @property
     def memory(self) -> int | None:
         """The bytes of memory that a run needs besides the parameters; `None` if they are not known."""
@@ -1254,8 +1263,8 @@ class TrainStep:
     def metric(self, index: int = 0) -> NDArray[Any]:
         """The value of the last step that the function returned at place `index` after the loss, as a NumPy array. Waits for the device."""
     def run(self, *inputs: ArrayLike) -> None:
-        """One step on arrays, the inputs of the loss. On an error nothing is updated. On a GPU it does not wait. Shapes may differ from step
-        to step.
+        """One step on arrays, the inputs of the loss, or on tensors of a session on the same device, which are copied there. On an error
+        nothing is updated. On a GPU it does not wait. Shapes may differ from step to step.
 
         Negative integers are labels that a loss leaves out, by its `ignore_index`.
         """

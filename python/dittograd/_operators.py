@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numbers
 
+import numpy as np
+
 from ._native import Session, Tensor, elementwise, indexing, products
 
 
@@ -90,17 +92,14 @@ Tensor.contiguous, Tensor.where, Tensor.polygamma = _contiguous, _where, _polyga
 
 
 def _array(self, dtype=None, copy=None):
-    """The tensor as a NumPy array, which is a copy."""
+    """The tensor as a NumPy array: a copy, or with `copy=False` its memory, for reading."""
     if copy is False:
-        raise ValueError("values of a session cannot be changed, so an array of them is a copy")
+        array = np.from_dlpack(self, copy=False)
+        if dtype is not None and dtype != array.dtype:
+            raise ValueError(f"the tensor holds {array.dtype}; as {np.dtype(dtype)} it is a copy")
+        return array
     array = self.numpy()
-    return array if dtype is None else array.astype(dtype)
-
-
-def _dlpack(self, **options):
-    """The tensor for other libraries, as `torch.from_dlpack` reads it: a copy in host memory."""
-    options.pop("copy", None)
-    return self.numpy().__dlpack__(**options)
+    return array if dtype is None else array.astype(dtype, copy=False)
 
 
 def _session(self) -> Session:
@@ -110,5 +109,3 @@ def _session(self) -> Session:
 
 Tensor.session = property(_session)
 Tensor.__array__ = _array
-Tensor.__dlpack__ = _dlpack
-Tensor.__dlpack_device__ = lambda self: (1, 0)

@@ -1,10 +1,11 @@
-//! NumPy's arrays, and what NumPy can read, as tensors and back.
+//! NumPy's arrays, and what NumPy can read, as tensors.
 
 use crate::errors::raised;
 use dittograd::tensor::{AnyTensor, Tensor};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 /// A tensor that Python gave, and whether its elements were truth values.
 pub struct Given {
@@ -50,7 +51,11 @@ pub fn given(py: Python<'_>, data: &Bound<'_, PyAny>, negative: Negative) -> PyR
     let kind: String = array.getattr("dtype")?.getattr("kind")?.extract()?;
     let dims: Vec<usize> = array.getattr("shape")?.extract()?;
     // A buffer without axes has no shape.
-    let read_as = |name: &str| array.call_method0("ravel")?.call_method1("astype", (name,));
+    let read_as = |name: &str| {
+        let types = PyDict::new(py);
+        types.set_item("copy", false)?;
+        array.call_method0("ravel")?.call_method("astype", (name,), Some(&types))
+    };
     match kind.as_str() {
         "f" | "b" => {
             let numbers = PyBuffer::<f32>::get(&read_as("float32")?)?.to_vec(py)?;
@@ -68,26 +73,5 @@ pub fn given(py: Python<'_>, data: &Bound<'_, PyAny>, negative: Negative) -> PyR
                 "elements of type {name} are not supported; give floats, integers (they become indices) or booleans"
             )))
         }
-    }
-}
-
-/// A new NumPy array of these elements.
-fn filled<'py, T: Element>(
-    py: Python<'py>,
-    dims: &[usize],
-    data: &[T],
-    dtype: &str,
-) -> PyResult<Bound<'py, PyAny>> {
-    let array = py.import("numpy")?.call_method1("empty", (data.len(), dtype))?;
-    PyBuffer::<T>::get(&array)?.copy_from_slice(py, data)?;
-    // A view: nothing is copied.
-    array.call_method1("reshape", (dims.to_vec(),))
-}
-
-/// A tensor as a NumPy array of `float32` or `uint32`.
-pub fn to_numpy<'py>(py: Python<'py>, tensor: &AnyTensor) -> PyResult<Bound<'py, PyAny>> {
-    match tensor {
-        AnyTensor::Num(t) => filled(py, t.shape().dims(), t.data(), "float32"),
-        AnyTensor::Idx(t) => filled(py, t.shape().dims(), t.data(), "uint32"),
     }
 }

@@ -51,6 +51,12 @@ impl Device {
         BTreeMap::from([("live", stats.live), ("peak", stats.peak), ("cached", stats.cached)])
     }
 
+    /// Which GPU it is; `None` for a CPU.
+    #[getter]
+    fn _gpu(&self) -> Option<usize> {
+        self.native.as_cuda().map(|cuda| cuda.ordinal())
+    }
+
     /// The mode of its numerics: "strict", "fast" or "turbo".
     #[getter]
     fn numerics(&self) -> String {

@@ -1,15 +1,16 @@
 //! Programs as data, and compiled.
 
-use crate::arrays::{Given, Negative, given, to_numpy};
+use crate::arrays::{Given, Negative, given};
 use crate::device::Place;
+use crate::dlpack::{Shared, to_numpy};
 use crate::errors::answered;
-use crate::held::locked;
+use crate::held::{Held, locked};
 use crate::params::Params;
 use crate::record::{Input, Recorded, record};
 use crate::tensor::{Tensor, dtype_name};
-use dittograd::device::{Device, Meta};
+use dittograd::device::{AnyBuffer, Device, Meta};
 use dittograd::error::Result;
-use dittograd::graph::{Function as NativeFunction, Graph as Native};
+use dittograd::graph::{Batch, Function as NativeFunction, Graph as Native};
 use dittograd::nn::Program;
 use dittograd::params::Param as NativeParam;
 use dittograd::tensor::AnyTensor;
@@ -44,9 +45,42 @@ fn inputs_like(py: Python<'_>, examples: &Bound<'_, PyTuple>) -> PyResult<Vec<In
     examples.iter().map(input).collect()
 }
 
-/// Arrays that a program is run on.
-pub fn arrays(py: Python<'_>, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<Given>> {
-    inputs.iter().map(|x| given(py, &x, Negative::Wrapped)).collect()
+/// What a program is run on.
+pub enum Argument {
+    /// An array.
+    Host(Given),
+    /// A tensor of a session.
+    On { value: AnyBuffer, truth: bool, held: Arc<Held> },
+}
+
+impl Argument {
+    /// Whether its elements are truth values.
+    pub fn is_truth(&self) -> bool {
+        match self {
+            Argument::Host(given) => given.truth,
+            Argument::On { truth, .. } => *truth,
+        }
+    }
+
+    /// It as an input of a step.
+    pub fn batch(&self) -> Batch<'_> {
+        match self {
+            Argument::Host(given) => Batch::from(&given.tensor),
+            Argument::On { value, .. } => Batch::from(value),
+        }
+    }
+}
+
+/// What a program is run on: arrays and tensors.
+pub fn arguments(py: Python<'_>, inputs: &Bound<'_, PyTuple>) -> PyResult<Vec<Argument>> {
+    let argument = |x: Bound<'_, PyAny>| match x.cast::<Tensor>() {
+        Ok(x) => {
+            let x = x.get();
+            Ok(Argument::On { value: x.buffer()?, truth: x.is_truth(), held: x.held().clone() })
+        }
+        Err(_) => Ok(Argument::Host(given(py, &x, Negative::Wrapped)?)),
+    };
+    inputs.iter().map(argument).collect()
 }
 
 impl Graph {
@@ -191,7 +225,8 @@ impl Graph {
 }
 
 /// A compiled program; `Graph.compile` makes it. A call takes arrays and returns a list of arrays, with the bits of running the program
-/// op by op. Random draws continue from call to call.
+/// op by op. If it is given tensors of a session on its device, it returns tensors of that session: nothing goes through host memory.
+/// Random draws continue from call to call.
 #[pyclass(frozen, module = "dittograd")]
 pub struct Function {
     native: Mutex<NativeFunction>,
@@ -208,18 +243,53 @@ impl Function {
     ) -> PyResult<T> {
         answered(py.detach(|| f(&mut locked(&self.native))))
     }
+
+    /// A call on the device, whose results are tensors of a session.
+    fn call_on(&self, py: Python<'_>, held: &Arc<Held>, inputs: Vec<Argument>) -> PyResult<Vec<Tensor>> {
+        let returned = self.with(py, |function| {
+            let on = |x| match x {
+                Argument::On { value, .. } => Ok(value),
+                Argument::Host(given) => AnyBuffer::upload_any(function.device(), &given.tensor),
+            };
+            let inputs = inputs.into_iter().map(on).collect::<Result<Vec<_>>>()?;
+            let mut all = function.call_on(&inputs.iter().collect::<Vec<_>>())?;
+            for (param, value) in self.assigned.iter().zip(all.split_off(self.returned)) {
+                param.set_from(&value)?;
+            }
+            Ok(all)
+        })?;
+        let ids = held.with(|session| {
+            returned.iter().map(|value| Ok(session.buffer(value)?.to_id())).collect::<Result<Vec<_>>>()
+        })?;
+        Ok(ids.into_iter().map(|id| Tensor::new(held.clone(), id)).collect())
+    }
 }
 
 #[pymethods]
 impl Function {
-    /// Runs it on arrays and returns a list of arrays. Parameters that the program assigns to are changed.
+    /// Runs it on arrays and returns a list of arrays, or of tensors if there are any among the inputs. Parameters that the program
+    /// assigns to are changed.
     #[pyo3(signature = (*inputs))]
     fn __call__<'py>(
         &self,
         py: Python<'py>,
         inputs: &Bound<'py, PyTuple>,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let inputs: Vec<AnyTensor> = arrays(py, inputs)?.into_iter().map(|x| x.tensor).collect();
+        let inputs = arguments(py, inputs)?;
+        let held = inputs.iter().find_map(|x| match x {
+            Argument::On { held, .. } => Some(held.clone()),
+            Argument::Host(_) => None,
+        });
+        if let Some(held) = held {
+            let tensors =
+                self.call_on(py, &held, inputs)?.into_iter().map(|t| Ok(Bound::new(py, t)?.into_any()));
+            return tensors.collect();
+        }
+        let host = |x| match x {
+            Argument::Host(given) => Some(given.tensor),
+            Argument::On { .. } => None,
+        };
+        let inputs: Vec<AnyTensor> = inputs.into_iter().filter_map(host).collect();
         let returned = self.with(py, |function| {
             let mut all = function.call(&inputs)?;
             for (param, value) in self.assigned.iter().zip(all.split_off(self.returned)) {
@@ -227,7 +297,7 @@ impl Function {
             }
             Ok(all)
         })?;
-        returned.iter().map(|t| to_numpy(py, t)).collect()
+        returned.into_iter().map(|t| to_numpy(py, Shared::tensor(t))).collect()
     }
 
     /// The compiled program, one value a line; `None` if nothing was compiled.

@@ -3,6 +3,7 @@
 mod arguments;
 mod arrays;
 mod device;
+mod dlpack;
 mod errors;
 mod functions;
 mod graph;

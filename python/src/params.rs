@@ -1,7 +1,8 @@
 //! Parameters of Python programs.
 
-use crate::arrays::{Negative, given, to_numpy};
+use crate::arrays::{Negative, given};
 use crate::device::{Device, Place};
+use crate::dlpack::{Shared, to_numpy};
 use crate::errors::answered;
 use crate::held::locked;
 use dittograd::error::Result;
@@ -63,8 +64,7 @@ impl Param {
 
     /// Its value as a new NumPy array of float32. Waits for the device.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let value = answered(py.detach(|| self.native.get::<f32>()))?;
-        to_numpy(py, &AnyTensor::Num(value))
+        to_numpy(py, answered(py.detach(|| Shared::host(&self.native.buffer())))?)
     }
 
     /// Replaces its value by an array of floats of the same shape.

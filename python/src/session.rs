@@ -2,9 +2,11 @@
 
 use crate::arrays::{Given, Negative, given};
 use crate::device::{Device, Place};
+use crate::dlpack;
 use crate::held::Held;
 use crate::params::Param;
 use crate::tensor::Tensor;
+use dittograd::device::Device as NativeDevice;
 use dittograd::error::Result;
 use dittograd::session::{Options, Session as Native, VarId};
 use dittograd::tensor::AnyTensor;
@@ -36,6 +38,28 @@ impl Session {
         Session { held }
     }
 
+    /// The device of the session if it is a GPU and `data` on it too. On another GPU it is an error.
+    fn gpu_of(&self, data: &Bound<'_, PyAny>) -> PyResult<Option<NativeDevice>> {
+        let device = self.held.with(|session| Ok(session.device().clone()))?;
+        let Some(cuda) = device.as_cuda() else { return Ok(None) };
+        let ours = cuda.ordinal();
+        match dlpack::gpu_of(data)? {
+            None => Ok(None),
+            Some(gpu) if usize::try_from(gpu) == Ok(ours) => Ok(Some(device)),
+            Some(gpu) => Err(PyValueError::new_err(format!(
+                "the data is on cuda:{gpu}, the session computes on cuda:{ours}; move it there first"
+            ))),
+        }
+    }
+
+    /// A copy of float32 numbers that are on the same GPU, made there; `None` for all else. `stream` is where they are computed and
+    /// used; without one this waits.
+    fn copied(&self, data: &Bound<'_, PyAny>, stream: Option<u64>) -> PyResult<Option<Tensor>> {
+        let Some(device) = self.gpu_of(data)? else { return Ok(None) };
+        let copied = dlpack::copied(data, &device, stream)?;
+        copied.map(|value| self.made(|session| Ok(session.input_on(&value)?.to_id()))).transpose()
+    }
+
     pub fn made(&self, f: impl FnOnce(&Native) -> Result<VarId> + Send) -> PyResult<Tensor> {
         Ok(Tensor::new(self.held.clone(), self.held.with(f)?))
     }
@@ -64,13 +88,18 @@ impl Session {
         Ok(Session { held: Arc::new(Held::new(session)) })
     }
 
-    /// A tensor of what NumPy can read: arrays, numbers, lists, tensors of PyTorch on the CPU. The data is copied.
+    /// A tensor of what NumPy can read: arrays, numbers, lists, tensors of PyTorch on the CPU. The data is copied. If both are on the
+    /// same GPU, float32 numbers that lie side by side are copied there, and all else through host memory.
     ///
     /// Floats become float32, integers indices (uint32, so negative ones are errors), booleans truth values. With `requires_grad`
     /// gradients by it can be asked for, by `grad`.
     #[pyo3(signature = (data, requires_grad=false))]
     fn tensor(&self, py: Python<'_>, data: &Bound<'_, PyAny>, requires_grad: bool) -> PyResult<Tensor> {
-        let Given { tensor, truth } = given(py, data, Negative::Refused)?;
+        if let Some(made) = self.copied(data, None)? {
+            return if requires_grad { made.tracked() } else { Ok(made) };
+        }
+        let on_host = if self.gpu_of(data)?.is_some() { data.call_method0("cpu").ok() } else { None };
+        let Given { tensor, truth } = given(py, on_host.as_ref().unwrap_or(data), Negative::Refused)?;
         let made = self.made(|session| {
             let var = match &tensor {
                 AnyTensor::Num(numbers) if requires_grad => session.variable(numbers)?,
@@ -104,6 +133,15 @@ impl Session {
     /// when the step or call ends.
     fn assign(&self, param: &Param, value: &Tensor) -> PyResult<()> {
         self.held.assign(param.native(), value.id())
+    }
+
+    /// As `tensor`, of float32 numbers that lie side by side on the same GPU. Does not wait: the copy is ordered among the work of a
+    /// stream, 1 for the default stream.
+    fn _tensor_on_stream(&self, data: &Bound<'_, PyAny>, stream: u64) -> PyResult<Tensor> {
+        let copied = self.copied(data, Some(stream))?;
+        copied.ok_or_else(|| {
+            PyValueError::new_err("the data must be float32 numbers side by side, on the same GPU")
+        })
     }
 
     /// The session of a tensor.

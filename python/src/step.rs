@@ -1,14 +1,14 @@
 //! Compiled training steps of Python programs.
 
-use crate::arrays::to_numpy;
+use crate::dlpack::{Shared, to_numpy};
 use crate::errors::raised;
-use crate::graph::arrays;
+use crate::graph::{Argument, arguments};
 use crate::held::locked;
 use crate::optim::Optimizer;
 use crate::params::Params;
 use crate::record::{Input, Recorded, record};
 use dittograd::error::{Error, Result};
-use dittograd::graph::{Batch, TrainStep as Native};
+use dittograd::graph::TrainStep as Native;
 use dittograd::io::Checkpoint;
 use dittograd::session::Var;
 use dittograd::tensor::AnyTensor;
@@ -125,16 +125,16 @@ impl TrainStep {
         Ok(TrainStep { native, params, tracer })
     }
 
-    /// One step on arrays, the inputs of the loss. On an error nothing is updated. On a GPU it does not wait. Shapes may differ from step
-    /// to step.
+    /// One step on arrays, the inputs of the loss, or on tensors of a session on the same device, which are copied there. On an error
+    /// nothing is updated. On a GPU it does not wait. Shapes may differ from step to step.
     ///
     /// Negative integers are labels that a loss leaves out, by its `ignore_index`.
     #[pyo3(signature = (*inputs))]
     fn run(&self, py: Python<'_>, inputs: &Bound<'_, PyTuple>) -> PyResult<()> {
-        let inputs = arrays(py, inputs)?;
+        let inputs = arguments(py, inputs)?;
         self.with(py, |step| {
-            *locked(&self.tracer.truths) = inputs.iter().map(|x| x.truth).collect();
-            step.run(&inputs.iter().map(|x| Batch::from(&x.tensor)).collect::<Vec<_>>())
+            *locked(&self.tracer.truths) = inputs.iter().map(Argument::is_truth).collect();
+            step.run(&inputs.iter().map(Argument::batch).collect::<Vec<_>>())
         })
     }
 
@@ -155,7 +155,7 @@ impl TrainStep {
             Ok(numbers) => Ok(AnyTensor::Num(numbers)),
             Err(error) => step.metric_indices(index).map(AnyTensor::Idx).map_err(|_| error),
         })?;
-        to_numpy(py, &value)
+        to_numpy(py, Shared::tensor(value))
     }
 
     /// A hash of all parameter bits: 16 hex digits that two machines can compare.

@@ -1,11 +1,11 @@
 //! Values of a session, and how functions run on them.
 
-use crate::arrays::to_numpy;
+use crate::dlpack::{self, DlDevice, HOST, Shared, to_numpy};
 use crate::held::Held;
-use dittograd::device::{DType, Meta};
+use dittograd::device::{AnyBuffer, DType, Meta};
 use dittograd::error::Result;
 use dittograd::session::{Var, VarId};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::sync::Arc;
@@ -186,6 +186,21 @@ impl Tensor {
         Ok(dtype_name(self.meta()?.dtype))
     }
 
+    /// Its elements in host memory, as NumPy has them.
+    fn on_host(&self, value: &AnyBuffer) -> Result<Shared> {
+        if self.truth { Shared::truths(value) } else { Shared::host(value) }
+    }
+
+    /// Where other libraries find it.
+    fn place(&self) -> PyResult<DlDevice> {
+        if self.truth { Ok(HOST) } else { self.session.with(|session| Ok(dlpack::place(session.device()))) }
+    }
+
+    /// Its value on the device.
+    pub fn buffer(&self) -> PyResult<AnyBuffer> {
+        asked(self, |x| x.buffer())
+    }
+
     /// Whether it holds indices.
     pub fn is_index(&self) -> PyResult<bool> {
         asked(self, |x| Ok(x.meta()?.dtype == DType::U32))
@@ -239,10 +254,58 @@ impl Tensor {
         Ok(number.into_pyobject(py)?.into_any())
     }
 
-    /// Its elements as a new NumPy array of float32, uint32 or bool. Waits for the device.
+    /// Its elements as a new NumPy array of float32, uint32 or bool. Waits for the device. `np.from_dlpack` copies nothing on a CPU.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let array = to_numpy(py, &asked(self, |x| x.to_any())?)?;
-        if self.truth { array.call_method1("astype", ("bool",)) } else { Ok(array) }
+        to_numpy(py, asked(self, |x| self.on_host(&x.buffer()?))?)
+    }
+
+    /// Its memory for other libraries, as `torch.from_dlpack` and `np.from_dlpack` read it. Nothing is copied, but for truth values,
+    /// parameters and constants. The memory stays when the tensor and its session are gone. Nobody may write to it: PyTorch does not
+    /// know that.
+    ///
+    /// stream: on a GPU, the stream that will read it, which waits for the value; by default the default stream
+    /// dl_device: the CPU, for a copy there
+    /// copy: true for a copy that may be written; false if a copy is an error
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<i64>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<DlDevice>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let here = self.place()?;
+        let to = dl_device.unwrap_or(here);
+        if to != here && to != HOST {
+            return Err(PyBufferError::new_err(format!(
+                "the tensor is on DLPack device {here:?}, not on {to:?}; it can be had there or on the CPU, (1, 0)"
+            )));
+        }
+        let shared = asked(self, |x| {
+            let value = x.buffer()?;
+            if self.truth || to != here {
+                return Ok((self.on_host(&value)?, true));
+            }
+            if copy == Some(true) {
+                return Ok((Shared::copy(&value)?, true));
+            }
+            let own = x.unshared()?;
+            let is_copy = !own.buffer().shares(value.buffer());
+            Ok((Shared::value(own), is_copy))
+        });
+        let (shared, is_copy) = shared?;
+        if is_copy && copy == Some(false) {
+            return Err(PyBufferError::new_err(
+                "copy=False: truth values, parameters, constants and values for another device are copied",
+            ));
+        }
+        shared.ready_for(stream)?.capsule(py, max_version)
+    }
+
+    /// Where `__dlpack__` has it: (1, 0) is the CPU, (2, 0) the first GPU. Truth values are on the CPU.
+    fn __dlpack_device__(&self) -> PyResult<DlDevice> {
+        self.place()
     }
 
     /// The same value, through which no gradient flows.
@@ -252,7 +315,7 @@ impl Tensor {
 
     /// The same value in a form that gradients by it can be asked for, as with `requires_grad=True`; itself if gradients flow to it
     /// already.
-    fn tracked(&self) -> Answer {
+    pub fn tracked(&self) -> Answer {
         one(&[self], |v| v[0].tracked())
     }
 

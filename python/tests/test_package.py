@@ -119,7 +119,7 @@ def test_other_libraries_read_tensors(session):
         np.testing.assert_array_equal(read(ours), x)
     assert np.asarray(ours, dtype="float64").dtype == "float64"
     with pytest.raises(ValueError, match="is a copy"):
-        np.array(ours, copy=False)
+        np.array(ours, dtype="float64", copy=False)
     # One number, no elements, elements that do not lie side by side.
     assert session.tensor(np.float64(2.5)).numpy().shape == ()
     assert session.tensor(np.zeros((0, 4))).numpy().shape == (0, 4)

@@ -8,9 +8,10 @@ import torch
 from torch.fx.passes.split_module import split_module
 
 from ._errors import LoweringError
+from ._exchange import home, tensor
 from ._export import export
 from ._lower import Lowered
-from ._module import Arguments, tensor
+from ._module import Arguments
 
 # Where the next draws of random numbers begin, of all compiled functions together.
 _calls = 0
@@ -26,7 +27,8 @@ def backend(graph_module, example_inputs):
 
     Each graph has one answer on every device. What PyTorch computes between graphs, and its optimizer, have PyTorch's answers:
     `TrainStep` has one for the whole step. An operation that dittograd does not have runs in PyTorch, with a warning that names it; what is
-    before and after it are programs of their own. Parameters are copied to dittograd at each call.
+    before and after it are programs of their own. Parameters are copied to dittograd at each call, on the GPU
+    if they and the program are on the same one.
     """
     return _Compiled(graph_module, "cpu")
 
@@ -44,7 +46,7 @@ class _Compiled:
 
     def __init__(self, graph_module, device):
         self._module = graph_module
-        self._device = device
+        self._device = dg.Device(device) if isinstance(device, str) else device
         self._programs = {}
 
     def __call__(self, *inputs):
@@ -124,8 +126,8 @@ class _Program:
         self._tensors = [i for i, x in enumerate(inputs) if isinstance(x, torch.Tensor)]
         # Places of the inputs that gradients are wanted of, among the tensors.
         self._wanted = [at for at, i in enumerate(self._tensors) if grad and inputs[i].requires_grad]
-        arrays = self._lowered.arrays_of([inputs[i] for i in self._tensors])
-        self._forward = dg.Graph.trace(self._record, *arrays, device=device).compile()
+        examples = self._lowered.given(device, [inputs[i] for i in self._tensors])
+        self._forward = dg.Graph.trace(self._record, *examples, device=device).compile()
         self._device, self._backward = device, None
 
     def _outputs(self, session, inputs):
@@ -158,16 +160,17 @@ class _Program:
 
     def forward(self, tensors, calls):
         self._forward.set_random_calls(calls)
-        return [tensor(a) for a in self._forward(*self._lowered.arrays_of(tensors))]
+        place = home(tensors)
+        return [tensor(result, place) for result in self._forward(*self._lowered.given(self._device, tensors))]
 
     def backward(self, tensors, seeds, calls):
         """Gradients of the inputs that they are wanted of. Forward values are computed again."""
-        arrays = [*self._lowered.arrays_of(tensors), *(s.detach().cpu().numpy() for s in seeds)]
+        place, inputs = home(tensors), self._lowered.given(self._device, tensors, seeds)
         if self._backward is None:
-            self._backward = dg.Graph.trace(self._record_backward, *arrays, device=self._device).compile()
+            self._backward = dg.Graph.trace(self._record_backward, *inputs, device=self._device).compile()
         self._backward.set_random_calls(calls)
-        found = iter(self._backward(*arrays))
-        return [tensor(next(found)) if reached else None for reached in self._reached]
+        found = iter(self._backward(*inputs))
+        return [tensor(next(found), place) if reached else None for reached in self._reached]
 
     def _record_backward(self, session, *given):
         inputs, seeds = list(given[: len(self._tensors)]), list(given[len(self._tensors) :])

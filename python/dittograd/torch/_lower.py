@@ -10,7 +10,8 @@ from torch.utils import _pytree as pytree
 
 from . import _ops  # noqa: F401  It fills the table.
 from ._errors import LoweringError, Problem, place
-from ._ops.table import TABLE, Call, are_labels, is_integer, to_array, upload
+from ._exchange import given, home
+from ._ops.table import TABLE, Call, are_labels, is_integer, upload
 
 # Their results depend on the shapes of their arguments only.
 _FILLED = {
@@ -234,12 +235,13 @@ class Lowered:
         leaves = self._leaves(args, kwargs)
         return [leaf for leaf, given in zip(leaves, self._given) if not hasattr(given, "value")]
 
-    def arrays_of(self, tensors):
-        """Tensors of the types of the program's inputs, as NumPy arrays."""
-        return [to_array(x) for x in self._checked(tensors)]
+    def given(self, device, tensors, seeds=()):
+        """Tensors of the types of the program's inputs, and gradients of its results, as a program on a device takes them."""
+        return given(device, [*self._checked(tensors), *seeds], home(tensors))
 
     def _checked(self, tensors):
-        """The tensors, whose integers are none that the program cannot take."""
+        """The tensors, whose integers are none that the program cannot take. Integers are on the CPU, where they are read."""
+        tensors = [x.cpu() if is_integer(x.dtype) else x for x in tensors]
         for node, leaf in zip(self._inputs, tensors):
             if not is_integer(leaf.dtype):
                 continue

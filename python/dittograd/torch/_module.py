@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from ._exchange import home, tensor
 from ._export import export
 from ._lower import Lowered
 from ._ops.table import to_array
@@ -87,7 +88,7 @@ class Module:
         return self.train(False)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The model's outputs, as tensors of PyTorch on the CPU. No gradient flows through them; `TrainStep` trains."""
+        """The model's outputs, as tensors of PyTorch on the device of the arguments. No gradient flows through them; `TrainStep` trains."""
         given = Arguments(args, kwargs)
         return self._program(given)(given.leaves)
 
@@ -192,8 +193,8 @@ class Program:
     def __init__(self, module, model, given, *, results=None):
         self._module, self._results = module, results
         self._traced = Traced(model, given)
-        arrays = self._traced.arrays(given.leaves)
-        self.graph = dg.Graph.trace(self._record, *arrays, device=module.params.device, seed=module.seed)
+        examples = self._traced.inputs(module.params.device, given.leaves)
+        self.graph = dg.Graph.trace(self._record, *examples, device=module.params.device, seed=module.seed)
         self._function = None
 
     def _record(self, session, *inputs):
@@ -207,27 +208,27 @@ class Program:
     def __call__(self, leaves):
         if self._function is None:
             self._function = self.graph.compile()
-        results = iter(self._function(*self._traced.arrays(leaves)))
+        results = iter(self._function(*self._traced.inputs(self._module.params.device, leaves)))
         self._module.count(self._counters)
-        leaves = [tensor(next(results)) if isinstance(leaf, dg.Tensor) else leaf for leaf in self._outputs]
+        place = self._traced.home(leaves)
+        leaves = [tensor(next(results), place) if isinstance(leaf, dg.Tensor) else leaf for leaf in self._outputs]
         return pytree.tree_unflatten(leaves, self._structure)
-
-
-def tensor(array):
-    """A NumPy array as a tensor of PyTorch: indices become int64."""
-    return torch.from_numpy(array.astype("int64") if array.dtype.kind == "u" else array)
 
 
 class Traced:
     """A model's operations for arguments of these types and shapes, in the mode that it is in."""
 
     def __init__(self, model, given):
-        self.lowered = Lowered(export(model, *given.arguments()))
+        self.lowered = Lowered(export(model, *given.arguments_for(model)))
         self._places = given.places(self.lowered)
 
-    def arrays(self, leaves):
-        """The inputs among the leaves of arguments, as NumPy arrays."""
-        return self.lowered.arrays_of([leaves[i] for i in self._places])
+    def home(self, leaves):
+        """Where results are if these are the leaves of arguments."""
+        return home([leaves[i] for i in self._places])
+
+    def inputs(self, device, leaves):
+        """The inputs among the leaves of arguments, as a program on a device takes them."""
+        return self.lowered.given(device, [leaves[i] for i in self._places])
 
 
 class Arguments:
@@ -243,9 +244,10 @@ class Arguments:
         kinds = [(x.shape, x.dtype) if isinstance(x, torch.Tensor) else x for x in self.leaves]
         self.key = (tuple(kinds), self._structure)
 
-    def arguments(self):
-        """Positional and keyword arguments, with tensors in place of arrays."""
-        return self._with(self.leaves)
+    def arguments_for(self, model):
+        """Positional and keyword arguments, with tensors in place of arrays, on the device of the model."""
+        place = next((p.device for p in model.parameters()), None)
+        return self._with([x.to(place) if isinstance(x, torch.Tensor) and place is not None else x for x in self.leaves])
 
     def places(self, lowered):
         """Which leaves are the inputs of a program."""

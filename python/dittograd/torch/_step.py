@@ -78,7 +78,7 @@ class TrainStep:
             if float(group["lr"]) != self._rates[i]:
                 self._rates[i] = float(group["lr"])
                 self._step.set_group_lr(i, self._rates[i])
-        self._step.run(*now.arrays(given.leaves))
+        self._step.run(*now.inputs(self.module.params.device, given.leaves))
         self.module.count(now.counters)
         # Schedulers warn of steps before the optimizer's own.
         self._optimizer._opt_called = True
@@ -167,8 +167,8 @@ class _Variant(Traced):
         # One more input, without elements: it tells apart variants whose inputs have the same types and shapes.
         self._mark = np.zeros((number, 0), "float32")
 
-    def arrays(self, leaves):
-        return [*super().arrays(leaves), self._mark]
+    def inputs(self, device, leaves):
+        return [*super().inputs(device, leaves), self._mark]
 
 
 class _WithLoss(torch.nn.Module):

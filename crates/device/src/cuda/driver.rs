@@ -196,6 +196,7 @@ entries! {
     required primary_ctx_retain = "cuDevicePrimaryCtxRetain" (context: *mut Handle, device: i32);
     required primary_ctx_release = "cuDevicePrimaryCtxRelease_v2" (device: i32);
     required ctx_set_current = "cuCtxSetCurrent" (context: Handle);
+    required ctx_synchronize = "cuCtxSynchronize" ();
 
     required mem_get_info = "cuMemGetInfo_v2" (free: *mut usize, total: *mut usize);
     required mem_alloc = "cuMemAlloc_v2" (address: *mut u64, bytes: usize);
@@ -425,6 +426,11 @@ impl Driver {
 
     pub(super) fn ctx_set_current(&self, context: Handle) -> Result<()> {
         checked!(self, "cuCtxSetCurrent", ctx_set_current(context))
+    }
+
+    /// Waits for all streams of the current context.
+    pub(super) fn ctx_synchronize(&self) -> Result<()> {
+        checked!(self, "cuCtxSynchronize", ctx_synchronize())
     }
 
     pub(super) fn mem_info(&self) -> Result<(usize, usize)> {

@@ -129,7 +129,7 @@ impl Cuda {
         Ok(transfers.stream)
     }
 
-    fn mark_on(self: &Arc<Self>, stream: Handle) -> Result<Mark> {
+    pub(super) fn mark_on(self: &Arc<Self>, stream: Handle) -> Result<Mark> {
         let kept = lock(&self.transfers).events.pop();
         let handle = match kept {
             Some(handle) => handle,

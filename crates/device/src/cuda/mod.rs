@@ -4,6 +4,7 @@
 //! - `nvrtc`, `cubin` and `cache`: source to cubin, what is in one, and cubins on disk;
 //! - `memory_pool` and `args`: bookkeeping without a driver, for memory and for the arguments of a launch;
 //! - `context`, `memory`, `marks`, `kernels`, `graph`: a device in use, built from the above;
+//! - `foreign`: memory and streams of other libraries in the process;
 //! - `search`: where libraries of NVIDIA may be;
 //! - `fake`: a driver in host memory, so that all of it is tested where there is no GPU.
 
@@ -14,6 +15,7 @@ mod cubin;
 pub mod driver;
 #[doc(hidden)]
 pub mod fake;
+mod foreign;
 mod graph;
 mod kernels;
 mod marks;
@@ -34,6 +36,8 @@ pub use context::Cuda;
 pub use cubin::{kernels as kernels_of, stack as stack_of};
 pub use driver::Driver;
 pub use driver::Work;
+#[doc(hidden)]
+pub use foreign::DEFAULT_STREAM;
 pub use graph::Captured;
 pub use graph::CudaGraph;
 pub use kernels::{Kernel, Preparation, Source};

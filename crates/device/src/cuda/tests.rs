@@ -610,6 +610,7 @@ fn scenario(fake: &Fake, cache: Option<PathBuf>) -> Result<()> {
     let c = cuda.alloc(12 * MIB)?;
     cuda.mem_info()?;
     cuda.synchronize()?;
+    cuda.synchronize_all()?;
     drop(graph);
     cuda.free(b);
     cuda.free(c);

@@ -84,6 +84,12 @@ impl Buffer {
         Some(Buffer { owner: Some(Arc::new(Owner::of(&self.block)?)), ..self.clone() })
     }
 
+    /// Whether this handle is released by itself: others have handles of the same memory.
+    #[doc(hidden)]
+    pub fn is_co_owned(&self) -> bool {
+        self.owner.is_some()
+    }
+
     /// Bytes of the allocation that this is a part of, and an id that is unique among live allocations.
     #[doc(hidden)]
     pub fn allocation(&self) -> (usize, usize) {

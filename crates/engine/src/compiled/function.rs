@@ -148,6 +148,12 @@ impl Function {
         Ok(())
     }
 
+    /// The device it runs on.
+    #[doc(hidden)]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
     /// The program as it was given.
     pub fn graph(&self) -> &Graph {
         &self.graph

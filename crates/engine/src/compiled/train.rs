@@ -9,13 +9,14 @@ use crate::params::{Param, Params, Traits};
 use crate::session::{Session, Var, with_inputs};
 use crate::sharded::{Carried, Shards, of_a_shard};
 use dittograd_comm::World;
-use dittograd_device::{Buffer, DType, Device, Meta};
+use dittograd_device::{AnyBuffer, Buffer, DType, Device, Meta};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::shape::Shape;
 use dittograd_numerics::tensor::{AnyTensor, Tensor};
 use dittograd_ops::Val;
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// An input of a step: numbers or indices.
@@ -25,6 +26,8 @@ pub enum Batch<'a> {
     Num(&'a Tensor<f32>),
     /// Labels or other indices.
     Idx(&'a Tensor<u32>),
+    /// A value on the device of the step, from which it is copied there.
+    On(&'a AnyBuffer),
 }
 
 impl<'a> From<&'a Tensor<f32>> for Batch<'a> {
@@ -48,19 +51,28 @@ impl<'a> From<&'a AnyTensor> for Batch<'a> {
     }
 }
 
+impl<'a> From<&'a AnyBuffer> for Batch<'a> {
+    fn from(value: &'a AnyBuffer) -> Batch<'a> {
+        Batch::On(value)
+    }
+}
+
 impl Batch<'_> {
     fn meta(&self) -> Meta {
         match self {
             Batch::Num(t) => Meta::f32(t.shape()),
             Batch::Idx(t) => Meta::u32(t.shape()),
+            Batch::On(value) => value.meta(),
         }
     }
 
-    fn words(&self) -> &[f32] {
-        match self {
-            Batch::Num(t) => t.data(),
-            Batch::Idx(t) => bytemuck::cast_slice(t.data()),
-        }
+    /// The elements on the host.
+    fn words(&self) -> Result<Cow<'_, [f32]>> {
+        Ok(match self {
+            Batch::Num(t) => Cow::Borrowed(t.data()),
+            Batch::Idx(t) => Cow::Borrowed(bytemuck::cast_slice(t.data())),
+            Batch::On(value) => Cow::Owned(value.buffer().download()?),
+        })
     }
 }
 
@@ -443,12 +455,14 @@ where
         let entry = &mut self.programs[at];
         entry.torn = true;
         for (i, b) in inputs.iter().enumerate() {
-            match (&mut entry.shard, &self.shards, &there) {
-                (Some(shard), Some(shards), Some(there)) => {
-                    let words = (b.words(), there.start);
+            match (&mut entry.shard, &self.shards, &there, b) {
+                (Some(shard), Some(shards), Some(there), _) => {
+                    let words = b.words().located()?;
+                    let words = (&*words, there.start);
                     shard.hold(&entry.program, i, entry.metas[i], words, shards.mine()).located()?;
                 }
-                _ => entry.program.set_input(i, b.meta(), b.words()).located()?,
+                (_, _, _, Batch::On(value)) => entry.program.copy_input(i, value).located()?,
+                _ => entry.program.set_input(i, b.meta(), &b.words().located()?).located()?,
             }
         }
         entry.torn = false;

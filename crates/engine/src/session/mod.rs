@@ -413,6 +413,15 @@ impl Session {
         self.leaf("buffer", Source::State(value.clone()), || Ok(value.clone()), false)
     }
 
+    /// As [`Session::input`] or [`Session::labels`], of a value that is on the device already. Shares its memory.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn input_on(&self, value: &AnyBuffer) -> Result<Var<'_>> {
+        self.only_eager("input", "constant")?;
+        self.device.check_accepts("input", value.buffer())?;
+        self.leaf("input", Source::Input(value.meta()), || Ok(value.clone()), false)
+    }
+
     /// A constant, without a gradient. In a trace it becomes part of the program. The session caches up to 64 MiB of
     /// constants on the device: one that the last few steps used is not uploaded again, and equal ones share memory.
     #[track_caller]
@@ -452,6 +461,12 @@ impl Session {
         let leaf = Leaf { param: param.clone(), id: var.id(), version: param.version() };
         self.state.borrow_mut().leaves.insert(param.id(), leaf);
         Ok(var)
+    }
+
+    /// Whether a value has the memory of a parameter that this step read.
+    fn reads_param(&self, value: &AnyBuffer) -> bool {
+        let shares = |l: &Leaf| l.param.buffer().buffer().shares(value.buffer());
+        self.state.borrow().leaves.values().any(shares)
     }
 
     #[track_caller]

@@ -146,6 +146,19 @@ impl<'s> Var<'s> {
         self.session.read(self)
     }
 
+    /// The value on the device, in memory that belongs to values of this session alone: a copy if the memory is a parameter's, which
+    /// updates change, or that of a constant, which others share.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn unshared(self) -> Result<AnyBuffer> {
+        let value = self.buffer()?;
+        if value.buffer().is_co_owned() || self.session.reads_param(&value) {
+            value.copy()
+        } else {
+            Ok(value)
+        }
+    }
+
     /// The value as a host tensor. Waits for the device.
     #[doc(alias("numpy", "tolist", "cpu", "to_tensor"))]
     #[track_caller]

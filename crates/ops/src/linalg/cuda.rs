@@ -170,7 +170,9 @@ pub(super) fn cholesky(cuda: &Cuda, a: u64, l: Matrix, batch: usize, n: usize, w
     args.u32(n as u32).u64(batch as u64).ptr(workspace);
     let tiles = n.div_ceil(SIDE);
     let all = batch.saturating_mul(tiles * (tiles + 1) / 2);
-    let blocks = all.min(8 * cuda.sm_count() as usize) as u32;
+    // The blocks on the way of a large matrix's diagonal should not share their multiprocessors with many others.
+    let together = if tiles > 8 { 2 } else { 8 };
+    let blocks = all.min(together * cuda.sm_count() as usize) as u32;
     let (name, source) = module();
     cuda.launch(cuda.kernel(&name, source, "cholesky_tiles")?, [blocks, 1, 1], 128, 0, &args)
 }

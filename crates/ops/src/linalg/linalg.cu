@@ -148,11 +148,14 @@ static __device__ __forceinline__ void factor_tile(Columns s) {
         float row[SIDE];
 #pragma unroll
         for (unsigned k = 0; k < SIDE; ++k) row[k] = s[k][lane];
+        // The diagonal apart: the next pivot needs nothing of other lanes.
+        float diagonal = s[lane][lane];
 #pragma unroll
         for (unsigned j = 0; j < SIDE; ++j) {
-            const float d = __shfl_sync(0xffffffffu, row[j], j);
+            const float d = __shfl_sync(0xffffffffu, diagonal, j);
             const float pivot = d > 0.0f ? __fsqrt_rn(d) : __int_as_float(0x7fc00000);
             row[j] = lane == j ? pivot : __fdiv_rn(row[j], pivot);
+            diagonal = __fmaf_rn(-row[j], row[j], diagonal);
 #pragma unroll
             for (unsigned k = j + 1; k < SIDE; ++k) row[k] = __fmaf_rn(-row[j], __shfl_sync(0xffffffffu, row[j], k), row[k]);
         }
@@ -224,9 +227,9 @@ cholesky_tiles(const float* __restrict__ a, MATRIX(l), unsigned n, u64 batch, un
             if (job == 0) subtract_products(left, left, diagonal);
         }
         if (row != solved) {
-            wait_for(f, solved, solved, known_above);
             __syncthreads();
             keep(sums, left);
+            wait_for(f, solved, solved, known_above);
             load_tile(f, solved * SIDE, solved * SIDE, above);
             __syncthreads();
             solve_tile(left, above);
@@ -294,13 +297,15 @@ solve_block(MATRIX(a), MATRIX(x), unsigned n, u64 m, u64 batch, int unit) {
             if (warp == 0) {
                 float v[SIDE];
 #pragma unroll
-                for (unsigned i = 0; i < SIDE; ++i) {
-                    float s = xs[i][lane];
+                for (unsigned i = 0; i < SIDE; ++i) v[i] = xs[i][lane];
 #pragma unroll
-                    for (unsigned k = 0; k < i; ++k) s = __fmaf_rn(-as[i][k], v[k], s);
-                    v[i] = unit || i >= rows ? s : __fdiv_rn(s, as[i][i]);
-                    xs[i][lane] = v[i];
+                for (unsigned k = 0; k < SIDE; ++k) {
+                    if (!unit && k < rows) v[k] = __fdiv_rn(v[k], as[k][k]);
+#pragma unroll
+                    for (unsigned i = k + 1; i < SIDE; ++i) v[i] = __fmaf_rn(-as[i][k], v[k], v[i]);
                 }
+#pragma unroll
+                for (unsigned i = 0; i < SIDE; ++i) xs[i][lane] = v[i];
             }
             __syncthreads();
             for (unsigned e = t; e < SIDE * SIDE; e += 256) {

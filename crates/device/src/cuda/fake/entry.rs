@@ -259,6 +259,13 @@ impl Entry for Table {
         })
     }
 
+    unsafe fn ctx_synchronize(&self) -> i32 {
+        self.act("cuCtxSynchronize", |state| {
+            state.drain_all();
+            Ok(())
+        })
+    }
+
     unsafe fn mem_get_info(&self, free: *mut usize, total: *mut usize) -> i32 {
         self.act("cuMemGetInfo_v2", |state| {
             state.here()?;
