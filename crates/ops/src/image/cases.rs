@@ -159,6 +159,7 @@ fn samplings() -> Vec<(Vec<usize>, Vec<usize>, Sampling)> {
     add(&[2, 0, 4, 4], &[2, 3], sampling(Bilinear, Zeros, false, &[0, 0]));
     add(&[2, 3, 4, 4], &[0, 3], sampling(Bilinear, Zeros, false, &[0, 0]));
     add(&[2, 11, 16, 32], &[20, 40], sampling(Bilinear, Border, false, &[0, 0]));
+    add(&[3, 18, 5, 7], &[9, 31], sampling(GridMode::Nearest, Zeros, false, &[0, 0]));
     all
 }
 

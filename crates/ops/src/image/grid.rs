@@ -167,7 +167,8 @@ impl Op for GridSample {
     fn workspace(&self, ins: &[Meta], device: &Device) -> usize {
         match self.shape(ins) {
             Ok(values) if !device.is_cuda() => {
-                Sizes::new(&ins[0].shape.dims()[2..], &values.shape).words_in_lanes()
+                let sizes = Sizes::new(&ins[0].shape.dims()[2..], &values.shape);
+                grid_cpu::words_to_sample(&self.sampling, &sizes)
             }
             _ => 0,
         }

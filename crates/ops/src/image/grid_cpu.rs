@@ -2,7 +2,7 @@
 //! are several channels, they lie in *lanes*: [`LANES`] of them one after another for each element of an image, or place.
 
 use super::grid::Sizes;
-use super::places::Sampling;
+use super::places::{GridMode, Sampling};
 use crate::CpuRun;
 use crate::pointwise::expression::Scratch;
 use dittograd_device::cpu::lanes::transpose_lines;
@@ -22,6 +22,73 @@ const BLOCK: usize = 256;
 /// The fewest elements of the value of a task.
 const MIN_WORDS_PER_TASK: usize = 8 * 1024;
 
+/// Goes on from elements of the axes before axis `a` to elements of the image up to this axis, `W` for each of them.
+#[inline(always)]
+fn along_axis<const W: usize>(
+    sampling: &Sampling,
+    [a, axes]: [usize; 2],
+    order: usize,
+    size: usize,
+    grid: &[f32],
+    found: &mut [u32],
+    weights: &mut [f32],
+) {
+    let taps = W.pow(axes as u32);
+    let places = found.chunks_exact_mut(taps).zip(weights.chunks_exact_mut(taps));
+    for (at, (found, weights)) in grid.chunks_exact(axes).zip(places) {
+        let (c, slope) = sampling.place(at[axes - 1 - a], size as f32);
+        let (base, t) = sampling.base(c);
+        let along = sampling.weights(order, t, slope);
+        let base = Sampling::first(f64::from(base));
+        let mut elements = [NOWHERE; W];
+        for (k, element) in elements.iter_mut().enumerate() {
+            if let Some(i) = sampling.element(base + k as i64, size) {
+                *element = i as u32;
+            }
+        }
+        if a == 0 {
+            found[..W].copy_from_slice(&elements);
+            weights[..W].copy_from_slice(&along[..W]);
+            continue;
+        }
+        // From the last element back, since each makes room for as many as there are along the axis.
+        for e in (0..W.pow(a as u32)).rev() {
+            let (offset, w) = (found[e], weights[e]);
+            for k in (0..W).rev() {
+                // Without a branch, since it could not be predicted.
+                let inside = (offset != NOWHERE) & (elements[k] != NOWHERE);
+                let i = offset.wrapping_mul(size as u32).wrapping_add(elements[k]);
+                found[e * W + k] = if inside { i } else { NOWHERE };
+                weights[e * W + k] = w * along[k];
+            }
+        }
+    }
+}
+
+/// The elements of places and their weights, an axis at a time. The compiler knows what is constant in each of the calls.
+#[inline(always)]
+fn along_axes<const W: usize>(
+    mode: GridMode,
+    sampling: &Sampling,
+    image: &[usize],
+    more: Option<usize>,
+    grid: &[f32],
+    found: &mut [u32],
+    weights: &mut [f32],
+) {
+    let known = Sampling { mode, orders: Vec::new(), ..*sampling };
+    for (a, &size) in image.iter().enumerate() {
+        let order = sampling.orders[a] + usize::from(more == Some(a));
+        match [a, image.len()] {
+            [0, 2] => along_axis::<W>(&known, [0, 2], order, size, grid, found, weights),
+            [1, 2] => along_axis::<W>(&known, [1, 2], order, size, grid, found, weights),
+            [0, _] => along_axis::<W>(&known, [0, 3], order, size, grid, found, weights),
+            [1, _] => along_axis::<W>(&known, [1, 3], order, size, grid, found, weights),
+            _ => along_axis::<W>(&known, [2, 3], order, size, grid, found, weights),
+        }
+    }
+}
+
 simd_fn! {
     /// The elements of each place, place by place, and their weights. `more` is an axis that is differentiated once more.
     fn elements(
@@ -33,32 +100,11 @@ simd_fn! {
         found: &mut [u32],
         weights: &mut [f32],
     ) {
-        let (axes, width, taps) = (image.len(), sampling.width(), sampling.taps());
-        let places =
-            grid.chunks_exact(axes).zip(found.chunks_exact_mut(taps).zip(weights.chunks_exact_mut(taps)));
-        for (at, (found, weights)) in places {
-            (found[0], weights[0]) = (0, 1.0);
-            let mut count = 1;
-            for (a, &size) in image.iter().enumerate() {
-                let order = sampling.orders[a] + usize::from(more == Some(a));
-                let (c, slope) = sampling.place(at[axes - 1 - a], size as f32);
-                let (base, t) = sampling.base(c);
-                let along = sampling.weights(order, t, slope);
-                let base = Sampling::first(f64::from(base));
-                // From the last element back, since each makes room for as many as there are along the axis.
-                for e in (0..count).rev() {
-                    let (offset, w) = (found[e], weights[e]);
-                    for k in (0..width).rev() {
-                        let i = sampling.element(base + k as i64, size);
-                        found[e * width + k] = match i {
-                            Some(i) if offset != NOWHERE => offset * size as u32 + i as u32,
-                            _ => NOWHERE,
-                        };
-                        weights[e * width + k] = if a == 0 { along[k] } else { w * along[k] };
-                    }
-                }
-                count *= width;
-            }
+        let mode = sampling.mode;
+        match mode {
+            GridMode::Nearest => along_axes::<1>(mode, sampling, image, more, grid, found, weights),
+            GridMode::Bilinear => along_axes::<2>(mode, sampling, image, more, grid, found, weights),
+            GridMode::Bicubic => along_axes::<4>(mode, sampling, image, more, grid, found, weights),
         }
     }
 }
@@ -217,36 +263,106 @@ fn places(
     });
 }
 
+/// The words of the elements and the weights of all places.
+pub(super) fn words_of_places(sampling: &Sampling, sizes: &Sizes) -> usize {
+    2 * sizes.images * sizes.places * sampling.taps()
+}
+
+/// The words of workspace of [`sample`], which moves all images into lanes or finds the elements of all places.
+pub(super) fn words_to_sample(sampling: &Sampling, sizes: &Sizes) -> usize {
+    match lanes(sizes) {
+        1 => 0,
+        _ => sizes.words_in_lanes().max(words_of_places(sampling, sizes)),
+    }
+}
+
+/// The elements of all places and their weights.
+fn all_elements<'a>(
+    pool: &Pool,
+    simd: Simd,
+    sampling: &Sampling,
+    sizes: &Sizes,
+    grid: &[f32],
+    workspace: &'a mut [f32],
+) -> (&'a [u32], &'a [f32]) {
+    let (taps, axes) = (sampling.taps(), sizes.image.len());
+    let words = words_of_places(sampling, sizes);
+    let (found, weights) = workspace[..words].split_at_mut(words / 2);
+    pool.pairs_mut((&mut *found, BLOCK * taps), (&mut *weights, BLOCK * taps), |task, found, weights| {
+        let grid = &grid[task * BLOCK * axes..][..found.len() / taps * axes];
+        elements(simd, sampling, &sizes.image, None, grid, bytemuck::cast_slice_mut(found), weights);
+    });
+    (bytemuck::cast_slice(found), weights)
+}
+
+/// Calls `put` with the values at places of a channel in each lane.
+fn values(
+    simd: Simd,
+    x: &[f32],
+    taps: usize,
+    found: &[u32],
+    weights: &[f32],
+    mut put: impl FnMut(usize, &[f32]),
+) {
+    let (count, mut scratch) = (found.len() / taps, Scratch::take(2 * BLOCK * LANES));
+    let (values, lines) = scratch.words()[..2 * BLOCK * LANES].split_at_mut(BLOCK * LANES);
+    let width = count.next_multiple_of(LANES);
+    read(simd, LANES, x, taps, found, weights, values);
+    transpose_lines(simd, values, LANES, count, LANES, width, lines);
+    lines.chunks_exact(width).take(LANES).enumerate().for_each(|(l, line)| put(l, &line[..count]));
+}
+
 /// Fills the output of [`GridSample`](super::GridSample).
 pub(super) fn sample(sampling: &Sampling, sizes: &Sizes, run: CpuRun<'_>) {
+    if lanes(sizes) > 1 && sizes.images * sizes.groups() >= 2 * run.pool.threads() {
+        return sample_groups(sampling, sizes, run);
+    }
     let (grid, simd, taps, lanes) = (run.ins[1], run.simd, sampling.taps(), lanes(sizes));
     let (axes, len) = (sizes.image.len(), sizes.image_len() * lanes);
     let x = in_lanes(run.pool, simd, sizes, run.ins[0], run.workspace);
     places(run.pool, sizes, run.out, 1, sizes.channels * taps, |n, first, count, out| {
         let grid = &grid[(n * sizes.places + first) * axes..][..count * axes];
-        let mut scratch = Scratch::take(2 * BLOCK * lanes);
-        let (values, lines) = scratch.words()[..2 * BLOCK * lanes].split_at_mut(BLOCK * lanes);
         blocks(simd, sampling, &sizes.image, grid, None, |at, found, weights| {
-            let count = at.len().next_multiple_of(LANES);
             for g in 0..sizes.groups() {
                 let x = &x[(n * sizes.groups() + g) * len..][..len];
                 if lanes == 1 {
                     read(simd, 1, x, taps, found, weights, &mut out.list(g)[at.clone()]);
                     continue;
                 }
-                read(simd, LANES, x, taps, found, weights, values);
-                transpose_lines(simd, values, LANES, at.len(), LANES, count, lines);
-                for (line, c) in lines.chunks_exact(count).zip(sizes.group(g)) {
-                    out.list(c)[at.clone()].copy_from_slice(&line[..at.len()]);
-                }
+                let channels = sizes.group(g);
+                values(simd, x, taps, found, weights, |l, line| {
+                    if l < channels.len() {
+                        out.list(channels.start + l)[at.clone()].copy_from_slice(line);
+                    }
+                });
             }
         });
     });
 }
 
-/// The words of the elements and the weights of all places.
-pub(super) fn words_of_places(sampling: &Sampling, sizes: &Sizes) -> usize {
-    2 * sizes.images * sizes.places * sampling.taps()
+/// [`sample`] with a group of channels of one image in each task: they are moved into lanes just before they are read, and so lie
+/// in the cache of the core that reads them.
+fn sample_groups(sampling: &Sampling, sizes: &Sizes, run: CpuRun<'_>) {
+    if run.out.is_empty() {
+        return;
+    }
+    let (x, simd, taps, places) = (run.ins[0], run.simd, sampling.taps(), sizes.places);
+    let (channels, len) = (sizes.channels, sizes.image_len());
+    let (found, weights) = all_elements(run.pool, simd, sampling, sizes, run.ins[1], run.workspace);
+    run.pool.tiles_mut([run.out], [places], [sizes.images, channels, LANES], |n, first, count, [out]| {
+        let mut scratch = Scratch::take(len * LANES);
+        let image = &mut scratch.words()[..len * LANES];
+        transpose_lines(simd, &x[(n * channels + first) * len..], len, count, len, LANES, image);
+        for start in (0..places).step_by(BLOCK) {
+            let at = start..places.min(start + BLOCK);
+            let all = (n * places + at.start) * taps..(n * places + at.end) * taps;
+            values(simd, image, taps, &found[all.clone()], &weights[all], |l, line| {
+                if l < count {
+                    out[l * places..][at.clone()].copy_from_slice(line);
+                }
+            });
+        }
+    });
 }
 
 /// Fills the output of [`GridSampleInputBwd`](super::GridSampleInputBwd).
@@ -255,15 +371,8 @@ pub(super) fn input_bwd(sampling: &Sampling, sizes: &Sizes, run: CpuRun<'_>) {
         return;
     }
     let (dy, grid, simd, pool) = (run.ins[0], run.ins[1], run.simd, run.pool);
-    let (taps, lanes, axes, image) = (sampling.taps(), lanes(sizes), sizes.image.len(), sizes.image_len());
-    let all = words_of_places(sampling, sizes) / 2;
-    let (found, weights) = run.workspace[..2 * all].split_at_mut(all);
-    pool.pairs_mut((found, BLOCK * taps), (weights, BLOCK * taps), |task, found, weights| {
-        let grid = &grid[task * BLOCK * axes..][..found.len() / taps * axes];
-        let found = bytemuck::cast_slice_mut(found);
-        elements(simd, sampling, &sizes.image, None, grid, found, weights);
-    });
-    let (found, weights): (&[u32], &[f32]) = (bytemuck::cast_slice(found), weights);
+    let (taps, lanes, image) = (sampling.taps(), lanes(sizes), sizes.image_len());
+    let (found, weights) = all_elements(pool, simd, sampling, sizes, grid, run.workspace);
     let places = sizes.places;
     // Channels of a task, which are all of one image and fill lanes.
     let work = lanes * (image + places * taps);
