@@ -202,6 +202,7 @@ mod documents {
         Data "../docs/guide/data.md"
         Models "../docs/guide/models.md"
         Checkpoints "../docs/guide/checkpoints.md"
+        Verify "../docs/guide/verify.md"
         Gpu "../docs/guide/gpu.md"
         CompiledSteps "../docs/guide/compiled-steps.md"
         OwnOps "../docs/guide/own-ops.md"

@@ -4,7 +4,7 @@
 use dittograd::data::{self, Batches, Dataset};
 use dittograd::io::Checkpoint;
 use dittograd::prelude::*;
-use dittograd::train::{BEST, CHECKPOINT, End, Event, METRICS, Outcome};
+use dittograd::train::{BEST, CHECKPOINT, End, Event, METRICS, Outcome, RECORD};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,8 +80,8 @@ fn part(folder: &Path, settings: Settings, stop: Option<u64>) -> Result<(Outcome
     Ok((outcome, fingerprint))
 }
 
-/// Everything a finished run left behind that does not tell the time.
-fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>) {
+/// Everything a finished run left behind that does not tell the time or the machine.
+fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>, Vec<String>) {
     let bytes = |name: &str| std::fs::read(folder.join(name)).unwrap();
     let text = std::fs::read_to_string(folder.join(METRICS)).unwrap();
     let line = |l: &str| {
@@ -89,7 +89,10 @@ fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>) {
         v.as_object_mut().unwrap().remove("seconds");
         v
     };
-    (bytes(CHECKPOINT), bytes(BEST), text.lines().map(line).collect())
+    let record = std::fs::read_to_string(folder.join(RECORD)).unwrap();
+    let is_chained = |l: &&str| !l.starts_with("{\"machine\"") && !l.starts_with("{\"file\"");
+    let record = record.lines().filter(is_chained).map(String::from).collect();
+    (bytes(CHECKPOINT), bytes(BEST), text.lines().map(line).collect(), record)
 }
 
 #[test]
