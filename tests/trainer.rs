@@ -420,7 +420,8 @@ fn a_trainer_verifies_a_record_and_names_the_first_difference() {
         let trainer = Trainer::new(&params, rule, Batches::new(train, batch, 5).unwrap(), |v| {
             net.forward(v[0])?.dropout(0.1)?.cross_entropy(v[1])
         });
-        let trainer = trainer.steps(STEPS).seed(9).shards(2).evaluate(EVERY, evaluation(&net, test, |loss| -loss));
+        let trainer =
+            trainer.steps(STEPS).seed(9).shards(2).evaluate(EVERY, evaluation(&net, test, |loss| -loss));
         let trainer = if eager { trainer.eager() } else { trainer };
         let trainer = match from {
             Some(from) => trainer.resume(from),

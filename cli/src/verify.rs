@@ -9,7 +9,9 @@ use clap::Args;
 use dittograd::io::{Checkpoint, atomic};
 use dittograd::numerics::{NUMERICS_VERSION, Numerics};
 use dittograd::prelude::*;
-use dittograd::train::{BEST, CHECKPOINT, Difference, Event, RECORD, Record, Segment, StateHash, data_hash};
+use dittograd::train::{
+    BEST, CHECKPOINT, Difference, Event, RECORD, Record, Segment, StateHash, Verified, data_hash,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -151,6 +153,11 @@ impl Verify {
             let (a, b) = (steps.start(), steps.end());
             return fail(format!("--steps {a}..{b}: the record has steps {} to {last}", first + 1));
         }
+        if record.is_receipt() {
+            return fail(
+                "--steps: a receipt has no single steps; leave it out, or give the folder of the run",
+            );
+        }
         Ok((steps.start() - 1, *steps.end()))
     }
 
@@ -179,7 +186,8 @@ impl Verify {
         }
         busy.now("building the model");
         // The nearest state: of the same state in two files, either.
-        let start = kept.iter().filter(|k| (record.first()..=from).contains(&k.1.step)).max_by_key(|k| k.1.step);
+        let start =
+            kept.iter().filter(|k| (record.first()..=from).contains(&k.1.step)).max_by_key(|k| k.1.step);
         let mut state = start.map(|k| k.1.clone());
         let (params, net) = match &state {
             Some(state) => first.net_of(state, device)?,
@@ -198,15 +206,23 @@ impl Verify {
         let mut computed = 0;
         for segment in segments.iter().filter(|s| s.to > at && s.from < to || s.from == to && s.to == to) {
             let spec = spec(segment.settings)?;
-            let (verified, steps) =
-                self.segment((&spec, &data), (&params, &net), record, segment.to.min(to), &states, state.take(), &busy)?;
-            computed += steps;
+            let verified = self.segment(
+                (&spec, &data),
+                (&params, &net),
+                record,
+                segment.to.min(to),
+                &states,
+                state.take(),
+                &busy,
+            )?;
+            computed += verified.steps;
             if let Some(difference) = verified.difference {
                 return say_no(out, No::Differs(difference));
             }
             state = Some(verified.state);
         }
         drop(busy);
+        let is_whole = (from, to) == (record.first(), record.last());
         let fingerprint = params.fingerprint()?;
         if let (Some(end), true) = (record.end(), to == record.last())
             && end.fingerprint != fingerprint
@@ -222,13 +238,17 @@ impl Verify {
             atomic::write(file, record.receipt()?.as_bytes())?;
         }
         out.result(
-            || json!({"verified": true, "from": from + 1, "to": to, "steps": computed, "root": root, "fingerprint": fingerprint}),
             || {
-                let what = match (from, to) == (record.first(), record.last()) {
-                    true => format!("{computed} steps"),
-                    false => format!("steps {} to {to}", from + 1),
-                };
-                format!("verified: {what}, root {root}, fingerprint {fingerprint}")
+                let mut object =
+                    json!({"verified": true, "from": from + 1, "to": to, "steps": computed, "root": root});
+                if is_whole {
+                    object["fingerprint"] = json!(fingerprint);
+                }
+                object
+            },
+            || match is_whole {
+                true => format!("verified: {computed} steps, root {root}, fingerprint {fingerprint}"),
+                false => format!("verified: steps {} to {to} of the record with root {root}", from + 1),
             },
         )?;
         Ok(true)
@@ -245,7 +265,7 @@ impl Verify {
         states: &BTreeMap<u64, (String, StateHash)>,
         from: Option<Checkpoint>,
         busy: &Busy,
-    ) -> Answer<(dittograd::train::Verified, u64)> {
+    ) -> Answer<Verified> {
         let mut trainer = trainer(spec, params, net, data)?;
         if self.mode == Mode::Eager {
             trainer = trainer.eager();
@@ -260,9 +280,7 @@ impl Verify {
             }
             Ok(())
         });
-        let verified = trainer.verify(record, to, states)?;
-        let steps = verified.steps;
-        Ok((verified, steps))
+        Ok(trainer.verify(record, to, states)?)
     }
 }
 
@@ -271,7 +289,8 @@ fn say_no(out: &Out, no: No) -> Answer {
     let (object, text) = match &no {
         No::Said(why) => (json!({"verified": false, "why": why}), why.clone()),
         No::Differs(d) => {
-            let difference = json!({"step": d.step, "what": d.what, "recorded": d.recorded, "computed": d.computed});
+            let difference =
+                json!({"step": d.step, "what": d.what, "recorded": d.recorded, "computed": d.computed});
             (json!({"verified": false, "why": d.to_string(), "difference": difference}), d.to_string())
         }
     };
@@ -292,7 +311,9 @@ fn device_for(record: &Record, global: &Global) -> Answer<Device> {
     let mode: Numerics = head.numerics.parse()?;
     let device = global.device()?;
     if global.numerics.is_some() && device.numerics() != mode {
-        return fail(format!("{at}: was computed in mode {mode}; leave out --numerics, or use --numerics {mode}"));
+        return fail(format!(
+            "{at}: was computed in mode {mode}; leave out --numerics, or use --numerics {mode}"
+        ));
     }
     Ok(device.in_mode(mode)?)
 }

@@ -701,7 +701,13 @@ impl Run<'_> {
         let Some(recorded) = &mut self.recorded else { return };
         for loss in losses {
             let Some((step, batch, random)) = recorded.waiting.pop_front() else { break };
-            recorded.ready.push_back(Entry { step, batch, loss: record::loss_bits(*loss), random, state: None });
+            recorded.ready.push_back(Entry {
+                step,
+                batch,
+                loss: record::loss_bits(*loss),
+                random,
+                state: None,
+            });
         }
         if let Some(last) = recorded.ready.back_mut() {
             last.state = state;

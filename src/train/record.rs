@@ -65,7 +65,8 @@ impl StateHash {
         }
         let buffers: Vec<Buffer> = values.iter().map(|v| v.2.clone()).collect();
         let sums = sums::of_buffers(params.device(), &buffers)?;
-        let tensors = values.into_iter().zip(sums).map(|((name, shape, _), sum)| (name, (shape, sum))).collect();
+        let tensors =
+            values.into_iter().zip(sums).map(|((name, shape, _), sum)| (name, (shape, sum))).collect();
         let frozen = params.iter().filter(|p| !p.trainable()).map(|p| p.name().to_string()).collect();
         Ok(StateHash::new(&frozen, &optimizer.counters(), calls, tensors))
     }
@@ -150,7 +151,12 @@ pub struct RecordHead {
 }
 
 impl RecordHead {
-    pub(super) fn new(checkpoint: Checkpoint, program: Option<String>, seed: u64, state: StateHash) -> RecordHead {
+    pub(super) fn new(
+        checkpoint: Checkpoint,
+        program: Option<String>,
+        seed: u64,
+        state: StateHash,
+    ) -> RecordHead {
         let Checkpoint { model, config, numerics, numerics_version, data, step, version, .. } = checkpoint;
         RecordHead {
             record: FORMAT,
@@ -176,7 +182,8 @@ impl RecordHead {
 
 /// A state as it is written.
 fn state_of(root: &str, tensors: &BTreeMap<String, String>) -> StateHash {
-    let sum = |(name, digits): (&String, &String)| (name.clone(), u64::from_str_radix(digits, 16).unwrap_or(0));
+    let sum =
+        |(name, digits): (&String, &String)| (name.clone(), u64::from_str_radix(digits, 16).unwrap_or(0));
     StateHash { root: root.to_string(), tensors: tensors.iter().map(sum).collect() }
 }
 
@@ -326,7 +333,14 @@ pub struct Record {
 
 impl std::fmt::Debug for Record {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Record({}, steps {} to {}, root {})", self.path.display(), self.first(), self.last(), self.root.hex())
+        write!(
+            f,
+            "Record({}, steps {} to {}, root {})",
+            self.path.display(),
+            self.first(),
+            self.last(),
+            self.root.hex()
+        )
     }
 }
 
@@ -422,7 +436,10 @@ impl Record {
                 ("settings", Some(record)) => {
                     let change: Change = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
                     if change.after + 1 != expected {
-                        return Err(wrong(n, &format!("is of step {}, expected {}", change.after, expected - 1)));
+                        return Err(wrong(
+                            n,
+                            &format!("is of step {}, expected {}", change.after, expected - 1),
+                        ));
                     }
                     record.changes.push(change);
                 }
@@ -433,7 +450,10 @@ impl Record {
                 ("end", Some(record)) => {
                     let end: RecordEnd = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
                     if end.steps + 1 != expected {
-                        return Err(wrong(n, &format!("ends at step {}, expected {}", end.steps, expected - 1)));
+                        return Err(wrong(
+                            n,
+                            &format!("ends at step {}, expected {}", end.steps, expected - 1),
+                        ));
                     }
                     record.end = Some(end);
                 }
@@ -538,7 +558,8 @@ impl Record {
     /// The chained hash before the step after `step`, of a receipt.
     pub(super) fn chain_of_receipt(&self, step: u64) -> Result<Option<Chain>> {
         let Some(mark) = self.mark(step) else { return Ok(None) };
-        let mut chain = blake3::Hash::from_hex(&mark.chain).map_or(Chain::start(), |hash| Chain(*hash.as_bytes()));
+        let mut chain =
+            blake3::Hash::from_hex(&mark.chain).map_or(Chain::start(), |hash| Chain(*hash.as_bytes()));
         for change in self.changes.iter().filter(|c| c.after == step) {
             chain = chain.then(&open_text(change)?);
         }
@@ -615,7 +636,8 @@ impl Record {
 
     /// Whether it has a hash of the state after `step`.
     pub(super) fn has_state(&self, step: u64) -> bool {
-        self.mark(step).is_some_and(|m| m.state.is_some()) || self.entry(step).is_some_and(|e| e.state.is_some())
+        self.mark(step).is_some_and(|m| m.state.is_some())
+            || self.entry(step).is_some_and(|e| e.state.is_some())
     }
 
     /// The bits of the loss of a step.

@@ -83,10 +83,11 @@ impl<'a> Stepper<'a> {
         match self {
             Stepper::Eager { step, loss, losses } => {
                 let (inputs, wants) = ([x.clone(), y.clone()], wants_losses || losses.is_some());
-                let last = match step.step(params, loss.as_ref(), &inputs, wants, |_| Ok(None::<Infallible>))? {
-                    Stepped::Done(last) => last,
-                    Stepped::Found(never) => match never {},
-                };
+                let last =
+                    match step.step(params, loss.as_ref(), &inputs, wants, |_| Ok(None::<Infallible>))? {
+                        Stepped::Done(last) => last,
+                        Stepped::Found(never) => match never {},
+                    };
                 match losses {
                     Some(losses) => {
                         losses.extend(last);

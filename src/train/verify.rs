@@ -93,13 +93,18 @@ impl<'r> Checker<'r> {
             return;
         }
         let names = was.tensors.keys().chain(here.tensors.keys());
-        let sum = |state: &StateHash, name: &String| state.tensors.get(name).map_or("none".into(), |s| format!("{s:016x}"));
+        let sum = |state: &StateHash, name: &String| {
+            state.tensors.get(name).map_or("none".into(), |s| format!("{s:016x}"))
+        };
         // A receipt has no sums.
         let is_known = |_: &&String| !was.tensors.is_empty();
-        let differs = names.filter(is_known).filter(|name| was.tensors.get(*name) != here.tensors.get(*name)).min();
+        let differs =
+            names.filter(is_known).filter(|name| was.tensors.get(*name) != here.tensors.get(*name)).min();
         let difference = match differs {
             Some(name) => (format!("the sum of tensor {name}"), sum(was, name), sum(here, name)),
-            None if was.tensors.is_empty() => ("the hash of the state".to_string(), was.root.clone(), here.root.clone()),
+            None if was.tensors.is_empty() => {
+                ("the hash of the state".to_string(), was.root.clone(), here.root.clone())
+            }
             None => ("the state besides its tensors".to_string(), was.root.clone(), here.root.clone()),
         };
         let (what, recorded, computed) = difference;

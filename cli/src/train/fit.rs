@@ -34,12 +34,7 @@ pub(super) struct Fitted {
 }
 
 /// The run of these settings, which computes but leaves nothing behind yet.
-pub(crate) fn trainer<'a>(
-    spec: &Spec,
-    params: &'a Params,
-    net: &'a Net,
-    data: &Data,
-) -> Answer<Trainer<'a>> {
+pub(crate) fn trainer<'a>(spec: &Spec, params: &'a Params, net: &'a Net, data: &Data) -> Answer<Trainer<'a>> {
     let batches = Batches::new(data.train.clone(), spec.batch, spec.seed)?;
     let (task, module) = (spec.task, net.module().clone());
     let evaluation = evaluation(task, net.module().eval(), data)?;
@@ -72,9 +67,8 @@ pub(super) fn fit(
         Err(e) => return fail(format!("the settings cannot be written: {e}")),
     };
     let texts = net.texts()?;
-    let mut trainer = trainer(&spec, &params, &net, &data)?
-        .stop_when(signals::stop())
-        .describe(|checkpoint| {
+    let mut trainer =
+        trainer(&spec, &params, &net, &data)?.stop_when(signals::stop()).describe(|checkpoint| {
             checkpoint.model = spec.model.name();
             checkpoint.config = config.clone();
             checkpoint.texts.extend(texts.clone());

@@ -573,7 +573,8 @@ impl Spec {
     pub(crate) fn begun(&self, device: &Device, weights: Option<&Path>) -> Answer<(Params, Net)> {
         let built = self.net(device, MAX_PARAMETERS)?;
         let named = self.weights.as_deref().map(Path::new);
-        if let (Some(path), false) = (weights.or(named).filter(|_| named.is_some()), self.model.is_program()) {
+        if let (Some(path), false) = (weights.or(named).filter(|_| named.is_some()), self.model.is_program())
+        {
             built.0.load(path)?;
         }
         Ok(built)

@@ -11,7 +11,8 @@ const TINY: &str = "train vit --samples 60 --batch 10 --steps 12 --eval-every 5 
                     {\"width\":8,\"heads\":2,\"layers\":1,\"hidden\":8,\"dropout\":0.1}";
 
 /// A run that needs little time.
-const MLP: &str = "train mlp --samples 200 --hidden 8 --batch 20 --steps 30 --eval-every 10 --device cpu --quiet";
+const MLP: &str =
+    "train mlp --samples 200 --hidden 8 --batch 20 --steps 30 --eval-every 10 --device cpu --quiet";
 
 fn record(run: &Path) -> String {
     fs::read_to_string(run.join("record.jsonl")).unwrap()
@@ -93,7 +94,8 @@ fn a_record_that_was_changed_stops_a_run_before_it_adds_to_it() {
     assert_eq!(chained(&here.join("r")).len(), 3);
     good(here, &format!("{MLP} --out without --record none"));
     assert!(!here.join("without/record.jsonl").exists());
-    run_in(here, "verify without --device cpu").failed("no record", "there is no such file; `train` writes it");
+    run_in(here, "verify without --device cpu")
+        .failed("no record", "there is no such file; `train` writes it");
 }
 
 #[test]
@@ -103,7 +105,7 @@ fn parts_of_a_run_are_verified_from_the_nearest_state() {
     good(here, &format!("{MLP} --record 4 --out r"));
     let states = record(&here.join("r")).lines().filter(|l| l.contains("\"state\"")).count();
     assert_eq!(states, 1 + 7 + 3 - 1, "the head, multiples of 4, evaluations; 20 is both");
-    for (steps, say) in [("7..9", "verified: steps 7 to 9, root "), ("30", "verified: steps 30 to 30, root ")] {
+    for (steps, say) in [("7..9", "verified: steps 7 to 9 of "), ("30", "verified: steps 30 to 30 of ")] {
         let run = good(here, &format!("verify r --steps {steps} --device cpu"));
         assert!(run.last_line().starts_with(say), "{}", run.out);
     }
@@ -141,9 +143,12 @@ fn what_was_changed_is_refused_and_named() {
     let verify = "verify r --device cpu --quiet --threads 1";
     good(here, verify);
     let mut draws = Draws(7);
-    for (file, times) in
-        [("r/record.jsonl", 60), ("r/checkpoint.safetensors", 20), ("r/best.safetensors", 10), ("data.csv", 10)]
-    {
+    for (file, times) in [
+        ("r/record.jsonl", 60),
+        ("r/checkpoint.safetensors", 20),
+        ("r/best.safetensors", 10),
+        ("data.csv", 10),
+    ] {
         let whole = fs::read(here.join(file)).unwrap();
         for n in 0..times {
             let mut bytes = whole.clone();
@@ -164,6 +169,68 @@ fn what_was_changed_is_refused_and_named() {
         fs::write(here.join(file), &whole).unwrap();
     }
     good(here, verify);
+}
+
+#[test]
+fn a_receipt_is_enough_and_lies_in_it_are_found() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    let rows: String = (0..80).map(|i| format!("{},{},{}\n", i % 7, (i * i) % 11, i % 3)).collect();
+    fs::write(here.join("data.csv"), &rows).unwrap();
+    let train = MLP.replace("--samples 200 ", "").replace("--steps 30", "--steps 20");
+    good(here, &format!("{train} --data data.csv --out r"));
+    // In parts, with other settings from step 20 on.
+    good(here, "train --resume r --steps 30 --device cpu --quiet");
+    let said = good(here, "verify r --receipt receipt.json --device cpu --quiet").out;
+    // Another machine has the receipt and the data.
+    let there = here.join("there");
+    fs::create_dir(&there).unwrap();
+    fs::rename(here.join("data.csv"), there.join("copy.csv")).unwrap();
+    fs::rename(here.join("receipt.json"), there.join("receipt.json")).unwrap();
+    let verify = "verify receipt.json --data copy.csv --device cpu --quiet";
+    for options in ["--threads 1", "--mode eager"] {
+        assert_eq!(good(&there, &format!("{verify} {options}")).out, said);
+    }
+    run_in(&there, "verify receipt.json --device cpu --quiet").failed("no data", "data.csv: No such file");
+    run_in(&there, &format!("{verify} --steps 1..9")).failed("steps", "a receipt has no single steps");
+    run_in(&there, &format!("{verify} --receipt b.json")).failed("receipt", "is one already");
+    let file = there.join("receipt.json");
+    let whole = fs::read(&file).unwrap();
+    let mut draws = Draws(3);
+    for n in 0..100 {
+        let mut bytes = whole.clone();
+        let at = draws.below(bytes.len() - 1);
+        match n % 3 {
+            0 => bytes[at] ^= 1 << draws.below(8),
+            1 => drop(bytes.remove(at)),
+            _ => bytes.insert(at, b' '),
+        }
+        fs::write(&file, &bytes).unwrap();
+        let why = refused(&run_in(&there, verify), &format!("receipt at {at}, {n}"));
+        assert!(why.contains("receipt.json"), "{at}, {n}: {why}");
+    }
+    // With right hashes.
+    let text = String::from_utf8(whole).unwrap();
+    let marks: Vec<&str> = text.split("\"chain\":\"").skip(1).map(|m| &m[..64]).collect();
+    assert_eq!(marks.len(), 1 + 3);
+    let lie = |from: &str, to: &str| {
+        let text = text.replacen(from, to, 1);
+        let text = &text[..text.rfind(",\"check\"").unwrap()];
+        let hash = blake3::Hasher::new().update(&[0; 32]).update(text.as_bytes()).finalize();
+        fs::write(&file, format!("{text},\"check\":\"{}\"}}\n", hash.to_hex())).unwrap();
+        refused(&run_in(&there, verify), from)
+    };
+    let fingerprint = said.trim_end().rsplit(' ').next().unwrap();
+    for (from, to, want) in [
+        (marks[2], marks[1], "step 20: the chained hash of steps 11 to 20 is "),
+        (marks[3], marks[1], "step 30: the chained hash of steps 21 to 30 is "),
+        (fingerprint, "0123456789abcdef", "step 30: the fingerprint is 0123456789abcdef"),
+        ("\"lr\":0.01", "\"lr\":0.02", "its steps do not begin with its head"),
+        ("\"step\":20", "\"step\":19", "has no chained hash of step 20"),
+    ] {
+        let why = lie(from, to);
+        assert!(why.contains(want), "{from}: {why}");
+    }
 }
 
 /// A record whose hashes are right, as of somebody who lies.
@@ -219,7 +286,11 @@ fn lies_with_right_hashes_are_found_at_their_step() {
         assert!(why.starts_with(want) && why.contains(" in the record and "), "{key}: {why}");
     }
     for (from, to, want) in [
-        ("\"random\":0,\"state\"", "\"random\":9,\"state\"", "step 10: the random counter is 9 in the record and 0 here"),
+        (
+            "\"random\":0,\"state\"",
+            "\"random\":9,\"state\"",
+            "step 10: the random counter is 9 in the record and 0 here",
+        ),
         ("\"lr\":0.01", "\"lr\":0.02", "checkpoint.safetensors: settings "),
         ("\"fingerprint\":\"", "\"fingerprint\":\"f", "step 30: the fingerprint is f"),
         ("\"numerics_version\":", "\"numerics_version\":9", ""),

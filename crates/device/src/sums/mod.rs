@@ -73,9 +73,7 @@ fn on_cpu(cpu: &Cpu, words: &[f32]) -> u64 {
 #[track_caller]
 pub fn of_buffers(device: &Device, values: &[Buffer]) -> Result<Vec<u64>> {
     match device.backend() {
-        Backend::Cpu(cpu) => {
-            values.iter().map(|value| Ok(on_cpu(cpu, value.read("sums")?.host()))).collect()
-        }
+        Backend::Cpu(cpu) => values.iter().map(|value| Ok(on_cpu(cpu, value.read("sums")?.host()))).collect(),
         Backend::Host(_) => values.iter().map(|value| Ok(of_words(&value.download()?))).collect(),
         Backend::Cuda(cuda) => on_cuda(cuda, device, values),
     }
@@ -112,7 +110,8 @@ fn on_cuda(cuda: &Arc<Cuda>, device: &Device, values: &[Buffer]) -> Result<Vec<u
         let mut args = Args::new();
         args.bytes(&table.concat(), 8).ptr(at);
         cuda.launch(kernel, [blocks, 1, 1], 256, 0, &args)?;
-        let all: Vec<(u64, usize)> = values.iter().map(|v| Ok((v.address("sums")?, v.len()))).collect::<Result<_>>()?;
+        let all: Vec<(u64, usize)> =
+            values.iter().map(|v| Ok((v.address("sums")?, v.len()))).collect::<Result<_>>()?;
         cuda.stand_in(|| stand_in(all, at))?;
     }
     let words: Vec<u32> = sums.download()?.into_iter().map(f32::to_bits).collect();
@@ -147,7 +146,8 @@ mod tests {
 
     /// The definition, word for word.
     fn defined(words: &[u32]) -> u64 {
-        let word = |i: usize| words.get(i).map_or(0, |w| if f32::from_bits(*w).is_nan() { 0x7fc0_0000 } else { *w });
+        let word =
+            |i: usize| words.get(i).map_or(0, |w| if f32::from_bits(*w).is_nan() { 0x7fc0_0000 } else { *w });
         let mix = |mut x: u64| {
             for _ in 0..2 {
                 x ^= x >> 32;

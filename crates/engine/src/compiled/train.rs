@@ -637,7 +637,8 @@ where
         if losses.len() == steps {
             return Ok(losses);
         }
-        let why = format!("{steps} steps were run since, and {} losses were kept; read them earlier", losses.len());
+        let why =
+            format!("{steps} steps were run since, and {} losses were kept; read them earlier", losses.len());
         Err(Error::argument("step", "losses", why))
     }
 
