@@ -53,6 +53,8 @@ pub use dittograd_ops::with_ops;
 /// The compiled path: a program as plain data, made smaller and faster by passes, planned into one block of memory, and run again
 /// and again. It holds the same ops as the tape and runs the same kernels, so it gives the same bits as running eagerly.
 pub mod graph {
+    #[doc(hidden)]
+    pub use dittograd_engine::append_module;
     #[doc(inline)]
     pub use dittograd_engine::compiled::{Batch, Function, Traced, TrainStep};
     #[doc(hidden)]
@@ -202,6 +204,7 @@ mod documents {
         Data "../docs/guide/data.md"
         Models "../docs/guide/models.md"
         Checkpoints "../docs/guide/checkpoints.md"
+        Verify "../docs/guide/verify.md"
         Gpu "../docs/guide/gpu.md"
         CompiledSteps "../docs/guide/compiled-steps.md"
         OwnOps "../docs/guide/own-ops.md"

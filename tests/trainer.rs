@@ -2,9 +2,11 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use dittograd::data::{self, Batches, Dataset};
+use dittograd::device::cuda::fake::Fake;
 use dittograd::io::Checkpoint;
 use dittograd::prelude::*;
-use dittograd::train::{BEST, CHECKPOINT, End, Event, METRICS, Outcome};
+use dittograd::train::{BEST, CHECKPOINT, End, Event, METRICS, Outcome, RECORD, Record, Verified};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,8 +82,8 @@ fn part(folder: &Path, settings: Settings, stop: Option<u64>) -> Result<(Outcome
     Ok((outcome, fingerprint))
 }
 
-/// Everything a finished run left behind that does not tell the time.
-fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>) {
+/// Everything a finished run left behind that does not tell the time or the machine.
+fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>, Vec<String>) {
     let bytes = |name: &str| std::fs::read(folder.join(name)).unwrap();
     let text = std::fs::read_to_string(folder.join(METRICS)).unwrap();
     let line = |l: &str| {
@@ -89,7 +91,10 @@ fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>) {
         v.as_object_mut().unwrap().remove("seconds");
         v
     };
-    (bytes(CHECKPOINT), bytes(BEST), text.lines().map(line).collect())
+    let record = std::fs::read_to_string(folder.join(RECORD)).unwrap();
+    let is_chained = |l: &&str| !l.starts_with("{\"machine\"") && !l.starts_with("{\"file\"");
+    let record = record.lines().filter(is_chained).map(String::from).collect();
+    (bytes(CHECKPOINT), bytes(BEST), text.lines().map(line).collect(), record)
 }
 
 #[test]
@@ -348,4 +353,95 @@ fn a_loss_that_is_no_number_is_traced_and_the_parameters_stay_finite() {
             assert!(p.get::<f32>().unwrap().data().iter().all(|v| v.is_finite()), "{}", p.name());
         }
     }
+}
+
+/// The same run on a device, with a state hashed at every third step: its record without what depends on the machine.
+fn recorded_on(device: &Device, folder: &Path) -> (Vec<String>, usize) {
+    let (train, test) = parts();
+    let mut params = Params::new(device, 7);
+    let net = Mlp::new(&mut params, &[2, 8, 3]).unwrap();
+    let trainer = Trainer::new(&params, optimizer(), Batches::new(train, 12, 5).unwrap(), |v| {
+        net.forward(v[0])?.dropout(0.1)?.cross_entropy(v[1])
+    });
+    let trainer = trainer.steps(STEPS).seed(9).evaluate(EVERY, evaluation(&net, test, |loss| -loss));
+    drop(trainer.record_every(3).folder(RunFolder::open(folder).unwrap()).run().unwrap());
+    let all = left(folder).3;
+    let states = all.iter().filter(|l| l.contains("\"state\"")).count();
+    (all, states)
+}
+
+/// Sums of tensors and losses that wait on the device are those of the CPU, by the host's side of CUDA.
+#[test]
+fn a_record_is_the_same_on_a_driver_without_a_gpu() {
+    let home = tempfile::tempdir().unwrap();
+    let (want, states) = recorded_on(&Device::cpu().unwrap(), &home.path().join("cpu"));
+    assert_eq!((want.len(), states), (1 + STEPS as usize + 1, 1 + 7 + 6 - 1));
+    let fake = Fake::computing(1, 1 << 28);
+    let device = Device::from_cuda(fake.open().unwrap());
+    let (got, _) = recorded_on(&device, &home.path().join("fake"));
+    assert_eq!(got, want);
+}
+
+/// A run whose loss is read as the record needs it waits for the device as often as one without a record.
+#[test]
+fn a_record_waits_for_nothing() {
+    let fake = Fake::computing(1, 1 << 28);
+    let waits = |is_recorded: bool| {
+        let home = tempfile::tempdir().unwrap();
+        let device = Device::from_cuda(fake.open().unwrap());
+        let (train, _) = parts();
+        let mut params = Params::new(&device, 7);
+        let net = Mlp::new(&mut params, &[2, 8, 3]).unwrap();
+        let trainer = Trainer::new(&params, optimizer(), Batches::new(train, 12, 5).unwrap(), |v| {
+            net.forward(v[0])?.cross_entropy(v[1])
+        });
+        let trainer = trainer.steps(1200).folder(RunFolder::open(home.path().join("r")).unwrap());
+        let trainer = if is_recorded { trainer } else { trainer.unrecorded() };
+        let before = fake.waits();
+        trainer.run().unwrap();
+        fake.waits() - before
+    };
+    let (without, with) = (waits(false), waits(true));
+    // The first and the last state are read.
+    assert!(with <= without + 4, "{with} waits with a record, {without} without");
+}
+
+#[test]
+fn a_trainer_verifies_a_record_and_names_the_first_difference() {
+    let home = tempfile::tempdir().unwrap();
+    drop(part(home.path(), Settings { shards: 2, ..PLAIN }, None).unwrap());
+    let record = Record::read(home.path().join(RECORD)).unwrap();
+    let none = BTreeMap::new();
+    let verify = |eager: bool, lr: f64, batch: usize, from: Option<Checkpoint>, to: u64| {
+        let (train, test) = parts();
+        let mut params = Params::new(&Device::cpu().unwrap(), 7);
+        let net = Mlp::new(&mut params, &[2, 8, 3]).unwrap();
+        let rule = Optimizer::adamw(lr).schedule(Schedule::cosine(STEPS, 1e-4).warmup(3, 0.1)).clip_norm(1.0);
+        let trainer = Trainer::new(&params, rule, Batches::new(train, batch, 5).unwrap(), |v| {
+            net.forward(v[0])?.dropout(0.1)?.cross_entropy(v[1])
+        });
+        let trainer =
+            trainer.steps(STEPS).seed(9).shards(2).evaluate(EVERY, evaluation(&net, test, |loss| -loss));
+        let trainer = if eager { trainer.eager() } else { trainer };
+        let trainer = match from {
+            Some(from) => trainer.resume(from),
+            None => trainer,
+        };
+        trainer.verify(&record, to, &none).unwrap()
+    };
+    let end = record.end().unwrap();
+    assert_eq!((end.end.as_str(), end.steps, record.last()), ("finished", STEPS, STEPS));
+    for eager in [false, true] {
+        let Verified { steps, difference, state } = verify(eager, 0.05, 12, None, STEPS);
+        assert_eq!((steps, difference, state.fingerprint()), (STEPS, None, end.fingerprint.clone()));
+    }
+    // From a state in the middle.
+    let middle = verify(false, 0.05, 12, None, 9);
+    assert_eq!((middle.steps, middle.state.step), (9, 9));
+    assert_eq!(verify(true, 0.05, 12, Some(middle.state), STEPS).difference, None);
+    // Another rate shows in the loss of the step after the first update, another batch before the first.
+    let other = verify(false, 0.04, 12, None, STEPS).difference.unwrap();
+    assert_eq!((other.step, other.what.as_str()), (2, "the loss"));
+    let other = verify(false, 0.05, 6, None, STEPS).difference.unwrap();
+    assert_eq!(other.to_string(), "step 0: the batch size is 12 in the record and 6 here");
 }

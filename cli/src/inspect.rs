@@ -10,7 +10,7 @@ use dittograd::error::shown;
 use dittograd::io::Checkpoint;
 use dittograd::io::safetensors::{Entry, SafeTensors};
 use dittograd::prelude::*;
-use dittograd::train::{BEST, CHECKPOINT, measurements};
+use dittograd::train::{BEST, CHECKPOINT, RECORD, Record, measurements};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -198,6 +198,7 @@ impl Inspect {
         let evaluated =
             lines.iter().filter(|l| l.get("test_loss").is_some()).filter_map(|l| l["step"].as_u64()).max();
         let files = files(folder)?;
+        let record = recorded(folder);
         if out.json() {
             let scored = |step: Option<u64>| {
                 let mut object = json!({"step": step});
@@ -212,7 +213,7 @@ impl Inspect {
             let all = json!({
                 "folder": folder.display().to_string(), "model": last.model, "settings": last.config, "step": last.step,
                 "parameters": last.params.numel(), "evaluated": scored(evaluated), "best": best_object,
-                "fingerprint": last.fingerprint(), "files": files,
+                "fingerprint": last.fingerprint(), "files": files, "record": record.0,
             });
             out.line(&all.to_string())?;
             return Ok(true);
@@ -229,6 +230,7 @@ impl Inspect {
         };
         text.extend(scored("last evaluation at", evaluated));
         text.extend(scored("best at", best));
+        text.extend(record.1);
         text.iter_mut().for_each(|l| *l = shown(l, 400));
         text.push(table(
             &files.iter().map(|(name, size)| vec![shown(name, MAX_NAME), bytes(*size)]).collect::<Vec<_>>(),
@@ -238,6 +240,31 @@ impl Inspect {
         out.line(&text.join("\n"))?;
         Ok(true)
     }
+}
+
+/// What the record in a folder is, as an object and as text.
+fn recorded(folder: &Path) -> (Value, Option<String>) {
+    let file = folder.join(RECORD);
+    if !file.exists() {
+        return (Value::Null, None);
+    }
+    let record = match Record::read(file) {
+        Ok(record) => record,
+        Err(e) => {
+            let why = e.without_location().to_string();
+            return (json!({"damaged": why}), Some(format!("record damaged: {why}")));
+        }
+    };
+    let (first, last, root) = (record.first(), record.last(), record.root());
+    let (states, head) = (record.states().count(), record.head());
+    let ended = record.end().map_or("not ended", |end| &end.end);
+    let object = json!({
+        "first": first, "last": last, "states": states, "end": record.end().map(|e| &e.end), "root": root, "program": head.program,
+        "data": head.data.hash, "numerics": head.numerics, "numerics_version": head.numerics_version, "dittograd": head.dittograd,
+        "machines": record.machines(),
+    });
+    let text = format!("record of steps {} to {last}, {states} states, {ended}, root {root}", first + 1);
+    (object, Some(text))
 }
 
 /// A state in the folder of a run, if it has it.

@@ -28,6 +28,7 @@ mod task;
 mod tensorboard;
 mod trace_file;
 mod train;
+mod verify;
 
 use clap::error::ErrorKind as Usage;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -89,6 +90,8 @@ enum Command {
     Inspect(inspect::Inspect),
     /// Show what differs between two runs, checkpoints, files of tensors or programs; exit 1 if anything does
     Diff(diff::Diff),
+    /// Compute a run again from its record, and compare every step; exit 1 if anything differs
+    Verify(verify::Verify),
     /// Check ops against their references, on every device; exit 1 if anything is off
     Check(check::Check),
     /// Measure training steps and ops
@@ -291,7 +294,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer<String>
             Err(Ok(text))
         }
         Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => Err(fail(
-            "a command is needed: train, predict, export, devices, ops, op, graph, inspect, diff, check or bench (see --help)",
+            "a command is needed: train, predict, export, devices, ops, op, graph, inspect, diff, verify, check or bench (see --help)",
         )),
         Err(e) => Err(fail(usage(&e))),
     }
@@ -335,6 +338,7 @@ fn run(ranks: &mut Option<Ranks>) -> Answer {
         Command::Graph(c) => c.run(global, &out),
         Command::Inspect(c) => c.run(&out),
         Command::Diff(c) => c.run(&out),
+        Command::Verify(c) => c.run(global, &out),
         Command::Check(c) => c.run(global, &out),
         Command::Bench(c) => c.run(global, &out, ranks),
     }

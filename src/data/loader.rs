@@ -19,9 +19,9 @@ const MESSAGE: usize = 200;
 /// the same order, as those of [`Batches::batch`]. An error (or a panic, as an error) is returned once and ends the
 /// iteration. Dropping the loader stops the thread and waits for it.
 #[derive(Debug)]
-pub struct Loader {
+pub struct Loader<T = Samples> {
     /// `None` once the loader is being dropped, which tells the thread to stop.
-    receiver: Option<Receiver<Result<Samples>>>,
+    receiver: Option<Receiver<Result<T>>>,
     thread: Option<JoinHandle<()>>,
     step: u64,
 }
@@ -32,14 +32,16 @@ impl Loader {
     pub fn new(mut batches: Batches, step: u64, ahead: usize) -> Result<Loader> {
         Loader::with(step, ahead, move |step| batches.batch(step))
     }
+}
 
+impl<T: Send + 'static> Loader<T> {
     /// The same for any function of the step, for example one that reads files.
     #[track_caller]
     pub fn with(
         step: u64,
         ahead: usize,
-        mut make: impl FnMut(u64) -> Result<Samples> + Send + 'static,
-    ) -> Result<Loader> {
+        mut make: impl FnMut(u64) -> Result<T> + Send + 'static,
+    ) -> Result<Loader<T>> {
         // The slots for them are allocated at once.
         if ahead > MAX_AHEAD {
             return Err(Error::argument("loader", "ahead", format!("got {ahead}, use at most {MAX_AHEAD}")));
@@ -84,11 +86,11 @@ fn panicked(step: u64, payload: Box<dyn Any + Send>) -> Error {
     Error::argument("loader", "make", why)
 }
 
-impl Iterator for Loader {
-    type Item = Result<Samples>;
+impl<T> Iterator for Loader<T> {
+    type Item = Result<T>;
 
     /// The batch of the next step, as soon as it is ready; `None` after an error.
-    fn next(&mut self) -> Option<Result<Samples>> {
+    fn next(&mut self) -> Option<Result<T>> {
         let batch = self.receiver.as_ref()?.recv().ok();
         if matches!(batch, Some(Ok(_))) {
             self.step = self.step.saturating_add(1);
@@ -97,7 +99,7 @@ impl Iterator for Loader {
     }
 }
 
-impl Drop for Loader {
+impl<T> Drop for Loader<T> {
     fn drop(&mut self) {
         self.receiver = None;
         if let Some(thread) = self.thread.take() {

@@ -84,6 +84,21 @@ pub struct Dataset {
     class_names: Option<Arc<[String]>>,
 }
 
+/// Adds types, shapes and elements of values to a hash.
+pub(crate) fn add_bits(hash: &mut blake3::Hasher, values: [&AnyTensor; 2]) {
+    for t in values {
+        let (kind, bytes): (u8, &[u8]) = match t {
+            AnyTensor::Num(t) => (0, bytemuck::cast_slice(t.data())),
+            AnyTensor::Idx(t) => (1, bytemuck::cast_slice(t.data())),
+        };
+        hash.update(&[kind, t.shape().rank() as u8]);
+        for d in t.shape().dims() {
+            hash.update(&(*d as u64).to_le_bytes());
+        }
+        hash.update(bytes);
+    }
+}
+
 impl Dataset {
     /// Inputs `x (N, …)` and targets `y (N, …)`. With `classes`, the targets are indices below it or [`IGNORE`]. Errors
     /// unless there is at least one sample with at least one element each, the shapes fit together, and all numbers are
@@ -205,17 +220,7 @@ impl Dataset {
     /// without any names.
     pub fn hash(&self) -> String {
         let mut hash = blake3::Hasher::new();
-        for t in [self.x(), self.y()] {
-            let (kind, bytes): (u8, &[u8]) = match t {
-                AnyTensor::Num(t) => (0, bytemuck::cast_slice(t.data())),
-                AnyTensor::Idx(t) => (1, bytemuck::cast_slice(t.data())),
-            };
-            hash.update(&[kind, t.shape().rank() as u8]);
-            for d in t.shape().dims() {
-                hash.update(&(*d as u64).to_le_bytes());
-            }
-            hash.update(bytes);
-        }
+        add_bits(&mut hash, [self.x(), self.y()]);
         hash.update(&(self.classes.unwrap_or(0) as u64).to_le_bytes());
         hash.finalize().to_hex().to_string()
     }

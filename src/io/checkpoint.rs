@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Prefix of the optimizer's tensors.
-pub(super) const OPTIMIZER: &str = "optimizer.";
+pub(crate) const OPTIMIZER: &str = "optimizer.";
 /// Entries of the metadata.
 const FORMAT: &str = "dittograd.checkpoint";
 const STATE: &str = "dittograd.state";
@@ -269,7 +269,7 @@ struct OptimizerScalars {
 }
 
 /// The same value with sorted keys in all objects, so that equal values are equal text.
-fn sorted(value: &Value) -> Value {
+pub(crate) fn sorted(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
             let by_key: BTreeMap<&String, &Value> = map.iter().collect();
@@ -345,11 +345,16 @@ impl Checkpoint {
     /// device.
     #[track_caller]
     pub fn new(model: &str, params: &Params) -> Result<Checkpoint> {
+        Ok(Checkpoint { params: params.state_dict()?, ..Checkpoint::without_values(model, params) })
+    }
+
+    /// What [`Checkpoint::new`] says besides the values of parameters.
+    pub(crate) fn without_values(model: &str, params: &Params) -> Checkpoint {
         let frozen = params.iter().filter(|p| !p.trainable()).map(|p| p.name().to_string()).collect();
-        Ok(Checkpoint {
+        Checkpoint {
             model: model.to_string(),
             config: Value::Null,
-            params: params.state_dict()?,
+            params: StateDict::default(),
             frozen,
             optimizer: None,
             step: 0,
@@ -361,7 +366,7 @@ impl Checkpoint {
             metrics: Value::Null,
             texts: BTreeMap::new(),
             version: env!("CARGO_PKG_VERSION").to_string(),
-        })
+        }
     }
 
     /// Adds the state of the optimizer or training step. In an eager loop, also set `random` to [`RandomState::of`] the

@@ -3,7 +3,7 @@
 
 pub mod atomic;
 pub(crate) mod bytes;
-mod checkpoint;
+pub(crate) mod checkpoint;
 mod elements;
 mod npy;
 mod npz;

@@ -1,5 +1,6 @@
 //! The folder of a run: its latest state, its best state, and the measurements.
 
+use super::record::{Entry, RECORD, Start, Writer};
 use crate::error::{Error, Result};
 use crate::io::{Checkpoint, atomic};
 use crate::parallel::World;
@@ -28,6 +29,9 @@ pub struct RunFolder {
     is_writer: bool,
     metrics: Option<File>,
     lines: Vec<Value>,
+    /// The folder whose record this run goes on with, if it is not this one.
+    adopted: Option<PathBuf>,
+    record: Option<Writer>,
 }
 
 impl RunFolder {
@@ -91,7 +95,8 @@ impl RunFolder {
         };
         let lines = lines_of(&path.join(METRICS))?;
         let is_new = checkpoint.is_none();
-        Ok(RunFolder { path, _lock: lock, checkpoint, is_new, is_writer, metrics: None, lines })
+        let (metrics, adopted, record) = (None, None, None);
+        Ok(RunFolder { path, _lock: lock, checkpoint, is_new, is_writer, metrics, lines, adopted, record })
     }
 
     /// Its path.
@@ -114,11 +119,12 @@ impl RunFolder {
         &self.lines
     }
 
-    /// Copies the measurements and best state of another run, whose folder is `from`, for a run that continues in this
+    /// Copies the measurements, record and best state of another run, whose folder is `from`, for a run that continues in this
     /// one.
     #[track_caller]
     pub fn adopt(&mut self, from: &Path, best_step: Option<u64>) -> Result<()> {
         self.lines = lines_of(&from.join(METRICS))?;
+        self.adopted = Some(from.to_path_buf());
         let best = from.join(BEST);
         if self.is_writer && best_step.is_some() && best.exists() {
             let state = Checkpoint::load(&best)?;
@@ -155,11 +161,37 @@ impl RunFolder {
         Ok(())
     }
 
-    /// Saves the state of the run. Earlier measurements are on the disk before it.
+    /// Keeps the record up to the step that this run starts from; later steps are recorded again.
     #[track_caller]
-    pub(super) fn save(&self, state: &Checkpoint, is_best: bool) -> Result<()> {
+    pub(super) fn begin_record(&mut self, start: Start) -> Result<()> {
+        if self.is_writer {
+            let path = self.path.join(RECORD);
+            let old = self.adopted.as_deref().unwrap_or(&self.path).join(RECORD);
+            self.record = Some(Writer::begin(&path, &old, start)?);
+        }
+        Ok(())
+    }
+
+    /// Adds a step to the record.
+    #[track_caller]
+    pub(super) fn record_step(&mut self, entry: &Entry) -> Result<()> {
+        self.record.as_mut().map_or(Ok(()), |record| record.step(entry))
+    }
+
+    /// Ends the record.
+    #[track_caller]
+    pub(super) fn end_record(&mut self, why: &str, steps: u64, fingerprint: &str) -> Result<()> {
+        self.record.as_mut().map_or(Ok(()), |record| record.end(why, steps, fingerprint))
+    }
+
+    /// Saves the state of the run. Earlier measurements and the record up to it are on the disk before it.
+    #[track_caller]
+    pub(super) fn save(&mut self, state: &Checkpoint, is_best: bool) -> Result<()> {
         if !self.is_writer {
             return Ok(());
+        }
+        if let Some(record) = &mut self.record {
+            record.flush()?;
         }
         if let Some(file) = &self.metrics {
             // Ignore errors: some files, such as pipes, cannot be synced.

@@ -10,31 +10,45 @@
 mod diagnose;
 mod evaluate;
 mod folder;
+mod record;
 mod step;
+mod verify;
 
 pub use evaluate::{Evaluation, Scores};
 pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder, measurements};
+pub use record::{RECORD, Record, RecordEnd, RecordHead, Segment, StateHash};
+pub use verify::{Difference, Verified};
 
 use crate::data::{Batches, Dataset, Loader, Samples};
-use crate::device::Device;
+use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
+use crate::graph::Graph;
 use crate::io::{Best, Checkpoint, DataState, Progress};
 use crate::numerics::{NUMERICS_VERSION, environment};
 use crate::optim::Optimizer;
 use crate::parallel::World;
 use crate::params::Params;
 use crate::session::Var;
+use crate::shape::Shape;
+use crate::tensor::AnyTensor;
+use record::{Entry, Start};
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use step::{How, Loss, Stepper};
+use verify::Checker;
 
 /// How often the loss is read in a run. Reading waits for the device.
 const READINGS: u64 = 200;
 /// Batches that are prepared ahead.
 const AHEAD: usize = 4;
+/// The most losses that wait on the device to be recorded.
+const KEPT_LOSSES: usize = 1024;
+/// Steps that are written to the record after each step, while the device computes.
+const WRITTEN_AT_ONCE: usize = 2;
 
 /// An event in a run, for reporting.
 #[derive(Debug)]
@@ -161,6 +175,8 @@ pub struct Trainer<'a> {
     evaluation: Option<(u64, Evaluation<'a>)>,
     patience: Option<u64>,
     save_every: Option<u64>,
+    records: bool,
+    record_every: Option<u64>,
     folder: Option<RunFolder>,
     from: Option<Checkpoint>,
     stop: Arc<AtomicBool>,
@@ -191,6 +207,8 @@ impl<'a> Trainer<'a> {
             evaluation: None,
             patience: None,
             save_every: None,
+            records: true,
+            record_every: None,
             folder: None,
             from: None,
             stop: Arc::default(),
@@ -252,7 +270,7 @@ impl<'a> Trainer<'a> {
         self
     }
 
-    /// Keeps checkpoints, the best state and measurements in a folder. If it holds a run, this one continues it. The
+    /// Keeps checkpoints, the best state, measurements and the [record](Record) in a folder. If it holds a run, this one continues it. The
     /// state is saved before the first step, at every evaluation, and at the end.
     pub fn folder(mut self, folder: RunFolder) -> Trainer<'a> {
         self.folder = Some(folder);
@@ -262,6 +280,18 @@ impl<'a> Trainer<'a> {
     /// Also saves the state every `steps` steps.
     pub fn save_every(mut self, steps: u64) -> Trainer<'a> {
         self.save_every = Some(steps);
+        self
+    }
+
+    /// Also hashes the state for the record every `steps` steps. It always does at evaluations and at the end.
+    pub fn record_every(mut self, steps: u64) -> Trainer<'a> {
+        self.record_every = Some(steps);
+        self
+    }
+
+    /// Keeps no record in the folder.
+    pub fn unrecorded(mut self) -> Trainer<'a> {
+        self.records = false;
         self
     }
 
@@ -302,6 +332,7 @@ impl<'a> Trainer<'a> {
             ("evaluate", every),
             ("patience", self.patience),
             ("save_every", self.save_every),
+            ("record_every", self.record_every),
             ("verify_every", self.verify_every),
         ] {
             if n == Some(0) {
@@ -326,7 +357,7 @@ impl<'a> Trainer<'a> {
     #[track_caller]
     pub fn run(self) -> Result<Outcome> {
         let world = self.world.clone();
-        let outcome = self.train();
+        let outcome = self.train(None).and_then(|(run, end, first)| run.finish(end, first));
         if let (Some(world), Err(error)) = (world, &outcome)
             // All of them find this.
             && !matches!(error.kind(), ErrorKind::NotFinite { .. })
@@ -337,8 +368,24 @@ impl<'a> Trainer<'a> {
         outcome
     }
 
+    /// Computes the steps of a record again, up to step `to`, and compares each with what it says, until one differs. They start from the
+    /// checkpoint to [resume](Trainer::resume), else from the parameters as they are. Nothing is written or evaluated. `states` are
+    /// further states to compare, each of a step and with a name.
     #[track_caller]
-    fn train(mut self) -> Result<Outcome> {
+    pub fn verify(
+        mut self,
+        record: &'a Record,
+        to: u64,
+        states: &'a BTreeMap<u64, (String, StateHash)>,
+    ) -> Result<Verified> {
+        (self.steps, self.folder, self.patience) = (to, None, None);
+        let (run, _, first) = self.train(Some(Checker::new(record, states)))?;
+        run.verified(first)
+    }
+
+    /// Makes the steps. Returns the run, why it ended, and the step it started from.
+    #[track_caller]
+    fn train(mut self, checker: Option<Checker<'a>>) -> Result<(Run<'a>, End, u64)> {
         let _strict = environment::enter();
         self.check()?;
         let data = self.data();
@@ -359,7 +406,9 @@ impl<'a> Trainer<'a> {
         }
         let world = self.world.filter(|w| w.size() > 1);
         let (seed, is_eager, shards) = (self.seed, self.is_eager, self.shards);
-        let how = How { seed, is_eager, shards, world: world.clone() };
+        let records = checker.is_some() || self.records && self.folder.is_some();
+        let kept_losses = records.then_some(KEPT_LOSSES);
+        let how = How { seed, is_eager, shards, world: world.clone(), kept_losses };
         let mut stepper = Stepper::new(self.params, self.optimizer, self.loss.clone(), how)?;
         if let Some(from) = &from {
             stepper.restore(self.params, from)?;
@@ -367,7 +416,8 @@ impl<'a> Trainer<'a> {
         let rows = self.batches.size() / shards;
         let mine = stepper.my_shards()?;
         let batches = self.batches.clone().part(mine.start * rows..mine.end * rows)?;
-        let evaluation = self.evaluation.map(|(every, e)| (every, e.rows(rows)));
+        let is_checked = checker.is_some();
+        let evaluation = self.evaluation.filter(|_| !is_checked).map(|(every, e)| (every, e.rows(rows)));
         let first = from.as_ref().map_or(0, |f| f.step);
         if let Some(world) = &world {
             agree(world, self.params, &data, self.seed, [first, self.steps])?;
@@ -397,18 +447,44 @@ impl<'a> Trainer<'a> {
             saved: first,
             verified: first,
             last,
+            recorded: records.then(Recorded::default),
+            record_every: self.record_every,
+            checker,
             times: Times::default(),
         };
-        if !is_saved {
+        if !is_saved && !is_checked {
             // So that the run can be continued even if it is killed before the next save.
             run.save(false)?;
         }
         if let Some(folder) = &mut run.folder {
             folder.begin(first)?;
         }
-        let mut loader = Loader::new(batches, first, AHEAD)?;
+        if records {
+            let of_rows = |t: &AnyTensor| -> Result<Meta> {
+                let dims = [&[rows], &t.shape().dims()[1..]].concat();
+                Ok(Meta { shape: Shape::new(&dims)?, ..t.meta() })
+            };
+            let metas = [of_rows(batches.data().x())?, of_rows(batches.data().y())?];
+            let device = &run.device;
+            let program = Graph::trace_step(device, seed, &metas, |_, v| Ok(vec![(self.loss)(v)?]));
+            run.begin_record(program.and_then(|p| p.hash()).ok(), seed, is_eager)?;
+        }
+        // The first process records whole batches.
+        let mut whole = self.batches.clone();
+        let (hashes, is_whole) = (records && run.leads(), mine.len() == shards);
+        let mut batches = batches;
+        let make = move |step| {
+            let batch = batches.batch(step)?;
+            let hash = match (hashes, is_whole) {
+                (false, _) => String::new(),
+                (true, true) => record::batch_hash(&batch),
+                (true, false) => record::batch_hash(&whole.batch(step)?),
+            };
+            Ok((batch, hash))
+        };
+        let mut loader = Loader::with(first, AHEAD, make)?;
         let end = loop {
-            if run.step >= run.steps {
+            if run.step >= run.steps || run.checker.as_ref().is_some_and(|c| c.difference.is_some()) {
                 break End::Finished;
             }
             if self.patience.is_some_and(|p| run.progress.since_best >= p) {
@@ -418,13 +494,13 @@ impl<'a> Trainer<'a> {
                 break End::Stopped;
             }
             let start = Instant::now();
-            let batch = match loader.next() {
+            let (batch, hash) = match loader.next() {
                 Some(batch) => batch?,
                 None => {
                     return Err(Error::argument("train", "data", "it ended before the steps did"));
                 }
             };
-            if let Some(bad) = run.advance(&batch, first, start)? {
+            if let Some(bad) = run.advance(&batch, hash, first, start)? {
                 drop(loader);
                 return Err(run.not_a_number(bad, self.loss.as_ref(), self.batches));
             }
@@ -432,12 +508,12 @@ impl<'a> Trainer<'a> {
             if run.verify_every.is_some_and(|n| run.step.is_multiple_of(n)) && run.verified != run.step {
                 run.verify()?;
             }
-            let is_due = self.save_every.is_some_and(|n| run.step.is_multiple_of(n));
+            let is_due = self.save_every.is_some_and(|n| run.step.is_multiple_of(n)) && !is_checked;
             if is_due && run.saved != run.step {
                 run.save(false)?;
             }
         };
-        run.finish(end, first)
+        Ok((run, end, first))
     }
 }
 
@@ -502,6 +578,15 @@ fn short(hash: &str) -> String {
     hash.split('-').take(2).map(part).collect::<Vec<_>>().join("-")
 }
 
+/// Steps on their way to the record.
+#[derive(Default)]
+struct Recorded {
+    /// Those whose losses were not read yet: step, hash of the batch, random calls after it.
+    waiting: VecDeque<(u64, String, u64)>,
+    /// Those that are to be written.
+    ready: VecDeque<Entry>,
+}
+
 /// A run in progress.
 struct Run<'a> {
     params: &'a Params,
@@ -528,6 +613,11 @@ struct Run<'a> {
     verified: u64,
     /// A state to go back to if there is no folder.
     last: Option<Checkpoint>,
+    /// Steps for the record, if there is one.
+    recorded: Option<Recorded>,
+    record_every: Option<u64>,
+    /// Compares steps with a record, instead of writing one.
+    checker: Option<Checker<'a>>,
     times: Times,
 }
 
@@ -555,15 +645,105 @@ impl Run<'_> {
         self.evaluation.as_ref().is_some_and(|(every, _)| step.is_multiple_of(*every) || step == self.steps)
     }
 
+    /// Whether the record has a hash of the state after this step.
+    fn is_hashed_at(&self, step: u64) -> bool {
+        match &self.checker {
+            _ if self.recorded.is_none() => false,
+            Some(checker) => checker.wants_state(step),
+            None => {
+                let is_due = self.record_every.is_some_and(|n| step.is_multiple_of(n));
+                is_due || step == self.steps || self.is_evaluated_at(step)
+            }
+        }
+    }
+
+    /// Whether this is the first process.
+    fn leads(&self) -> bool {
+        self.world.as_ref().is_none_or(|world| world.rank() == 0)
+    }
+
+    /// The hash of the current state. All processes call it.
+    #[track_caller]
+    fn state_hash(&self) -> Result<StateHash> {
+        let calls = self.stepper.random_calls();
+        if self.world.is_none() {
+            return StateHash::current(self.params, self.stepper.optimizer(), calls);
+        }
+        // Each process has a part of the optimizer's state.
+        let mut state = Checkpoint::new("", self.params)?;
+        self.stepper.take(&mut state)?;
+        Ok(if self.leads() { StateHash::of(&state) } else { StateHash::default() })
+    }
+
+    /// Begins the record, or compares the beginning.
+    #[track_caller]
+    fn begin_record(&mut self, program: Option<String>, seed: u64, is_eager: bool) -> Result<()> {
+        let mut about = Checkpoint::without_values("", self.params);
+        (about.step, about.data) = (self.step, self.data.clone());
+        (self.describe)(&mut about);
+        let state = self.state_hash()?;
+        let head = RecordHead::new(about, program, seed, state.clone());
+        if let Some(checker) = &mut self.checker {
+            checker.head(&head)?;
+            checker.state(self.step, &state);
+            return Ok(());
+        }
+        let ranks = self.world.as_ref().map_or(1, World::size);
+        let machine = record::machine(&self.device, is_eager, ranks);
+        match &mut self.folder {
+            Some(folder) => folder.begin_record(Start { head, machine }),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes in the losses of steps that waited for them. The last one may have a state.
+    fn take_losses(&mut self, losses: &[f32], state: Option<StateHash>) {
+        let Some(recorded) = &mut self.recorded else { return };
+        for loss in losses {
+            let Some((step, batch, random)) = recorded.waiting.pop_front() else { break };
+            recorded.ready.push_back(Entry {
+                step,
+                batch,
+                loss: record::loss_bits(*loss),
+                random,
+                state: None,
+            });
+        }
+        if let Some(last) = recorded.ready.back_mut() {
+            last.state = state;
+        }
+    }
+
+    /// Writes up to so many steps to the record, or compares them.
+    #[track_caller]
+    fn record(&mut self, most: usize) -> Result<()> {
+        let Some(recorded) = &mut self.recorded else { return Ok(()) };
+        let count = most.min(recorded.ready.len());
+        for entry in recorded.ready.drain(..count) {
+            match (&mut self.checker, &mut self.folder) {
+                (Some(checker), _) => checker.step(&entry),
+                (None, Some(folder)) => folder.record_step(&entry)?,
+                (None, None) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Makes one step on a batch that was awaited since `start`. Returns the loss if it is not finite.
     #[track_caller]
-    fn advance(&mut self, batch: &Samples, first: u64, start: Instant) -> Result<Option<f32>> {
+    fn advance(&mut self, batch: &Samples, hash: String, first: u64, start: Instant) -> Result<Option<f32>> {
         let next = self.step + 1;
         let every = self.steps.div_ceil(READINGS);
-        let is_read =
+        let is_hashed = self.is_hashed_at(next);
+        let is_full = self.recorded.as_ref().is_some_and(|r| r.waiting.len() + 1 >= KEPT_LOSSES);
+        let is_told =
             self.step == 0 || next.is_multiple_of(every) || next == self.steps || self.is_evaluated_at(next);
         let lr = self.stepper.optimizer().lr();
-        let value = self.stepper.step(self.params, batch, is_read)?;
+        let losses = self.stepper.step(self.params, batch, is_told || is_hashed || is_full)?;
+        let random = self.stepper.random_calls();
+        if let Some(recorded) = &mut self.recorded {
+            recorded.waiting.push_back((next, hash, random));
+        }
         if self.step == first {
             self.device.synchronize()?;
             self.times.first_step += start.elapsed();
@@ -572,7 +752,15 @@ impl Run<'_> {
         }
         self.step = next;
         (self.observe)(&Event::Step { step: next })?;
-        let Some(loss) = value else { return Ok(None) };
+        let start = Instant::now();
+        if let Some(losses) = &losses {
+            let state = if is_hashed { Some(self.state_hash()?) } else { None };
+            self.take_losses(losses, state);
+        }
+        self.record(WRITTEN_AT_ONCE)?;
+        self.times.files += start.elapsed();
+        let last = losses.and_then(|losses| losses.last().copied());
+        let Some(loss) = last.filter(|_| is_told) else { return Ok(None) };
         self.progress.loss = Some(loss);
         if !loss.is_finite() {
             return Ok(Some(loss));
@@ -633,6 +821,7 @@ impl Run<'_> {
     #[track_caller]
     fn save(&mut self, is_best: bool) -> Result<()> {
         let start = Instant::now();
+        self.read_losses()?;
         let is_kept = self.folder.is_some() || self.last.is_none();
         if is_kept {
             if self.verified != self.step {
@@ -645,7 +834,7 @@ impl Run<'_> {
             state.progress = self.progress;
             state.metrics = self.metrics.clone();
             (self.describe)(&mut state);
-            match &self.folder {
+            match &mut self.folder {
                 Some(folder) => folder.save(&state, is_best)?,
                 None => self.last = Some(state),
             }
@@ -689,6 +878,28 @@ impl Run<'_> {
         }
     }
 
+    /// Reads the losses of all steps, and writes them to the record.
+    #[track_caller]
+    fn read_losses(&mut self) -> Result<()> {
+        if self.recorded.as_ref().is_some_and(|r| !r.waiting.is_empty()) {
+            let losses = self.stepper.losses()?;
+            self.take_losses(&losses, None);
+        }
+        self.record(usize::MAX)
+    }
+
+    /// What a replay found.
+    #[track_caller]
+    fn verified(mut self, first: u64) -> Result<Verified> {
+        self.read_losses()?;
+        let mut state = Checkpoint::new("", self.params)?;
+        self.stepper.take(&mut state)?;
+        state.data = self.data.clone();
+        (self.describe)(&mut state);
+        let difference = self.checker.and_then(|c| c.difference);
+        Ok(Verified { steps: self.step - first, difference, state })
+    }
+
     #[track_caller]
     fn finish(mut self, end: End, first: u64) -> Result<Outcome> {
         let start = Instant::now();
@@ -700,6 +911,14 @@ impl Run<'_> {
         // A run that was over before it was opened is evaluated as it is.
         if self.scores.is_none() && end != End::Stopped {
             self.scores = self.scores()?;
+        }
+        let why = match end {
+            End::Finished => Some("finished"),
+            End::Patience => Some("patience"),
+            End::Stopped => None,
+        };
+        if let (Some(why), Some(folder), true) = (why, &mut self.folder, self.recorded.is_some()) {
+            folder.end_record(why, self.step, &self.params.fingerprint()?)?;
         }
         Ok(Outcome {
             end,

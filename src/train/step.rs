@@ -17,8 +17,8 @@ pub(super) use dittograd_engine::sharded::Loss;
 
 /// How steps are executed.
 pub(super) enum Stepper<'a> {
-    Eager { step: Box<EagerShards>, loss: Rc<Loss<'a>> },
-    Compiled(Box<TrainStep<Box<Loss<'a>>>>),
+    Eager { step: Box<EagerShards>, loss: Rc<Loss<'a>>, losses: Option<Vec<f32>> },
+    Compiled { step: Box<TrainStep<Box<Loss<'a>>>>, keeps_losses: bool },
 }
 
 /// What a run computes in, besides its model.
@@ -27,6 +27,8 @@ pub(super) struct How {
     pub is_eager: bool,
     pub shards: usize,
     pub world: Option<World>,
+    /// Losses that are kept until they are read; without it only the last one is.
+    pub kept_losses: Option<usize>,
 }
 
 impl<'a> Stepper<'a> {
@@ -39,20 +41,24 @@ impl<'a> Stepper<'a> {
     ) -> Result<Stepper<'a>> {
         if how.is_eager {
             let step = EagerShards::new(params, optimizer, how.seed, how.shards, how.world)?;
-            return Ok(Stepper::Eager { step: Box::new(step), loss });
+            let losses = how.kept_losses.map(|_| Vec::new());
+            return Ok(Stepper::Eager { step: Box::new(step), loss, losses });
         }
         let loss: Box<Loss<'a>> = Box::new(move |v| loss(v));
-        let step = TrainStep::new(params, optimizer, loss).seeded(how.seed).shards(how.shards);
-        Ok(Stepper::Compiled(Box::new(match how.world {
-            Some(world) => step.world(&world),
-            None => step,
-        })))
+        let mut step = TrainStep::new(params, optimizer, loss).seeded(how.seed).shards(how.shards);
+        if let Some(world) = &how.world {
+            step = step.world(world);
+        }
+        if let Some(most) = how.kept_losses {
+            step = step.keep_losses(most);
+        }
+        Ok(Stepper::Compiled { step: Box::new(step), keeps_losses: how.kept_losses.is_some() })
     }
 
     pub(super) fn optimizer(&self) -> &Optimizer {
         match self {
             Stepper::Eager { step, .. } => step.optimizer(),
-            Stepper::Compiled(step) => step.optimizer(),
+            Stepper::Compiled { step, .. } => step.optimizer(),
         }
     }
 
@@ -61,31 +67,60 @@ impl<'a> Stepper<'a> {
     pub(super) fn my_shards(&mut self) -> Result<Range<usize>> {
         match self {
             Stepper::Eager { step, .. } => Ok(step.shards().mine()),
-            Stepper::Compiled(step) => step.my_shards(),
+            Stepper::Compiled { step, .. } => step.my_shards(),
         }
     }
 
-    /// Makes a step on the rows of this process's shards. Returns the loss before it if wanted, since reading waits for the
-    /// device.
+    /// Makes a step on the rows of this process's shards. Returns losses if they are wanted, since reading waits for the device:
+    /// those of all steps since they were last read if they are kept, else the last one.
     #[track_caller]
     pub(super) fn step(
         &mut self,
         params: &Params,
         (x, y): &(AnyTensor, AnyTensor),
-        wants_loss: bool,
-    ) -> Result<Option<f32>> {
+        wants_losses: bool,
+    ) -> Result<Option<Vec<f32>>> {
         match self {
-            Stepper::Eager { step, loss } => {
-                let inputs = [x.clone(), y.clone()];
-                match step.step(params, loss.as_ref(), &inputs, wants_loss, |_| Ok(None::<Infallible>))? {
-                    Stepped::Done(loss) => Ok(loss),
-                    Stepped::Found(never) => match never {},
+            Stepper::Eager { step, loss, losses } => {
+                let (inputs, wants) = ([x.clone(), y.clone()], wants_losses || losses.is_some());
+                let last =
+                    match step.step(params, loss.as_ref(), &inputs, wants, |_| Ok(None::<Infallible>))? {
+                        Stepped::Done(last) => last,
+                        Stepped::Found(never) => match never {},
+                    };
+                match losses {
+                    Some(losses) => {
+                        losses.extend(last);
+                        Ok(wants_losses.then(|| std::mem::take(losses)))
+                    }
+                    None => Ok(last.map(|last| vec![last])),
                 }
             }
-            Stepper::Compiled(step) => {
+            Stepper::Compiled { step, keeps_losses } => {
                 step.run_mine(&[x.into(), y.into()])?;
-                if wants_loss { step.loss().map(Some) } else { Ok(None) }
+                match (wants_losses, keeps_losses) {
+                    (false, _) => Ok(None),
+                    (true, true) => step.losses().map(Some),
+                    (true, false) => step.loss().map(|loss| Some(vec![loss])),
+                }
             }
+        }
+    }
+
+    /// The losses that are kept. Waits for the device.
+    #[track_caller]
+    pub(super) fn losses(&mut self) -> Result<Vec<f32>> {
+        match self {
+            Stepper::Eager { losses, .. } => Ok(losses.as_mut().map(std::mem::take).unwrap_or_default()),
+            Stepper::Compiled { step, .. } => step.losses(),
+        }
+    }
+
+    /// Random calls so far.
+    pub(super) fn random_calls(&self) -> u64 {
+        match self {
+            Stepper::Eager { step, .. } => step.session().random_calls(),
+            Stepper::Compiled { step, .. } => step.random_calls(),
         }
     }
 
@@ -93,7 +128,7 @@ impl<'a> Stepper<'a> {
     pub(super) fn into_optimizer(self) -> Optimizer {
         match self {
             Stepper::Eager { step, .. } => step.into_optimizer(),
-            Stepper::Compiled(step) => step.into_optimizer(),
+            Stepper::Compiled { step, .. } => step.into_optimizer(),
         }
     }
 
@@ -101,7 +136,7 @@ impl<'a> Stepper<'a> {
     pub(super) fn workspace(&self) -> Option<Buffer> {
         match self {
             Stepper::Eager { .. } => None,
-            Stepper::Compiled(step) => step.arena().cloned(),
+            Stepper::Compiled { step, .. } => step.arena().cloned(),
         }
     }
 
@@ -113,7 +148,7 @@ impl<'a> Stepper<'a> {
                 checkpoint.random = RandomState::of(step.session());
                 checkpoint.take(step.as_ref())
             }
-            Stepper::Compiled(step) => checkpoint.take(step.as_ref()),
+            Stepper::Compiled { step, .. } => checkpoint.take(step.as_ref()),
         }
     }
 
@@ -126,7 +161,7 @@ impl<'a> Stepper<'a> {
                 checkpoint.restore(params, step.as_mut())?;
                 checkpoint.random.restore(step.session())
             }
-            Stepper::Compiled(step) => checkpoint.restore(params, step.as_mut()),
+            Stepper::Compiled { step, .. } => checkpoint.restore(params, step.as_mut()),
         }
     }
 }

@@ -98,6 +98,9 @@ fn modules() -> BTreeMap<String, &'static str> {
     if wanted.is_empty() || wanted.split(',').any(|w| w == "optimizer") {
         all.extend(dittograd::optim::Optimizer::all_cuda_modules());
     }
+    if wanted.is_empty() || wanted.split(',').any(|w| w == "record") {
+        all.extend([dittograd::device::sums::module(), dittograd::graph::append_module()]);
+    }
     all
 }
 

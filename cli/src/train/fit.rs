@@ -1,11 +1,11 @@
 //! Runs training, with the program's reports, pictures and files.
 
-use super::{Mode, Plan, TOKENIZER, Train};
+use super::{Mode, Plan, RecordEvery, Spec, TOKENIZER, Train};
 use crate::models::Net;
 use crate::out::{Out, bytes, warn};
 use crate::ranks::Ranks;
 use crate::signals;
-use crate::task::{self, evaluation, loss};
+use crate::task::{self, Data, evaluation, loss};
 use crate::tensorboard::{EventWriter, wall_time};
 use crate::trace_file::Trace;
 use crate::{Answer, Fail, fail};
@@ -33,6 +33,18 @@ pub(super) struct Fitted {
     pub(super) fingerprint: String,
 }
 
+/// The run of these settings, which computes but leaves nothing behind yet.
+pub(crate) fn trainer<'a>(spec: &Spec, params: &'a Params, net: &'a Net, data: &Data) -> Answer<Trainer<'a>> {
+    let batches = Batches::new(data.train.clone(), spec.batch, spec.seed)?;
+    let (task, module) = (spec.task, net.module().clone());
+    let evaluation = evaluation(task, net.module().eval(), data)?;
+    Ok(Trainer::new(params, spec.optimizer(), batches, move |v| loss(task, module.as_ref(), v[0], v[1]))
+        .steps(spec.steps)
+        .seed(spec.seed)
+        .shards(spec.shards)
+        .evaluate(spec.eval_every, evaluation))
+}
+
 /// Trains and evaluates. Everything on the device is freed on return.
 pub(super) fn fit(
     plan: Plan,
@@ -54,23 +66,21 @@ pub(super) fn fit(
         Ok(value) => value,
         Err(e) => return fail(format!("the settings cannot be written: {e}")),
     };
-    let batches = Batches::new(data.train.clone(), spec.batch, spec.seed)?;
-    let (task, module, texts) = (spec.task, net.module().clone(), net.texts()?);
+    let texts = net.texts()?;
     let mut trainer =
-        Trainer::new(&params, spec.optimizer(), batches, |v| loss(task, module.as_ref(), v[0], v[1]))
-            .steps(spec.steps)
-            .seed(spec.seed)
-            .shards(spec.shards)
-            .evaluate(spec.eval_every, evaluation(task, net.module().eval(), &data)?)
-            .stop_when(signals::stop())
-            .describe(|checkpoint| {
-                checkpoint.model = spec.model.name();
-                checkpoint.config = config.clone();
-                checkpoint.texts.extend(texts.clone());
-                if let Some(tokenizer) = &spec.data.tokens {
-                    checkpoint.texts.insert(TOKENIZER.into(), tokenizer.to_json());
-                }
-            });
+        trainer(&spec, &params, &net, &data)?.stop_when(signals::stop()).describe(|checkpoint| {
+            checkpoint.model = spec.model.name();
+            checkpoint.config = config.clone();
+            checkpoint.texts.extend(texts.clone());
+            if let Some(tokenizer) = &spec.data.tokens {
+                checkpoint.texts.insert(TOKENIZER.into(), tokenizer.to_json());
+            }
+        });
+    trainer = match command.record {
+        RecordEvery::Evaluation => trainer,
+        RecordEvery::Steps(steps) => trainer.record_every(steps),
+        RecordEvery::Never => trainer.unrecorded(),
+    };
     if let Some(ranks) = ranks {
         trainer = trainer.world(&ranks.world);
     }

@@ -1,7 +1,7 @@
 //! `train`: trains a model, eagerly or compiled, and prints its fingerprint. Everything is in a folder from which
 //! another run can continue.
 
-mod fit;
+pub(crate) mod fit;
 mod folder;
 mod report;
 
@@ -128,6 +128,9 @@ pub(crate) struct Train {
     /// the run may be repeated; only --steps, --epochs, --eval-every and --patience may change
     #[arg(long, help_heading = "Run and files", value_name = "PATH")]
     resume: Option<PathBuf>,
+    /// Hash the whole state for the record every K steps too, not only at evaluations; or `none`: keep no record
+    #[arg(long, help_heading = "Run and files", value_name = "K|none", value_parser = record_every, default_value = "", hide_default_value = true)]
+    record: RecordEvery,
     /// Also write event files for TensorBoard into the folder
     #[arg(long, help_heading = "Run and files")]
     tensorboard: bool,
@@ -137,6 +140,26 @@ pub(crate) struct Train {
     /// Watch the memory: print it every N steps, and warn if it grows from step to step
     #[arg(long, help_heading = "Run and files", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     memory: Option<u64>,
+}
+
+/// When the record of a run has a hash of its state.
+#[derive(Clone, Copy)]
+enum RecordEvery {
+    /// At evaluations.
+    Evaluation,
+    /// Every so many steps, too.
+    Steps(u64),
+    /// There is no record.
+    Never,
+}
+
+fn record_every(text: &str) -> Result<RecordEvery, String> {
+    match (text, text.parse()) {
+        ("", _) => Ok(RecordEvery::Evaluation),
+        ("none", _) => Ok(RecordEvery::Never),
+        (_, Ok(steps @ 1..)) => Ok(RecordEvery::Steps(steps)),
+        _ => Err("use a whole number from 1, or none".into()),
+    }
 }
 
 /// A model as it is asked for.
@@ -520,6 +543,41 @@ impl Spec {
             spec.program = Some(Arc::new(Checkpoint { optimizer: None, ..checkpoint.clone() }));
         }
         Ok(spec)
+    }
+}
+
+impl Spec {
+    /// The settings of a record, with what they name: a tokenizer, or the programs in `file`.
+    pub(crate) fn recorded(settings: &Value, moved: Option<&Path>, file: Option<&Path>) -> Answer<Spec> {
+        let mut spec = match Spec::deserialize(settings) {
+            Ok(spec) => spec,
+            Err(e) => return fail(format!("its settings are not those of a run that `train` made: {e}")),
+        };
+        spec.check()?;
+        if let Some(moved) = moved {
+            spec.data.path = Some(moved.to_path_buf());
+        }
+        if let Some(choice) = spec.data.tokenizer.clone() {
+            spec.data.tokenize(spec.model, &choice)?;
+        }
+        if spec.model.is_program() {
+            let Some(path) = file else {
+                return fail("its model is given by a file; name it with --weights");
+            };
+            spec.program = Some(Programs::of(Checkpoint::load(checkpoint_file(path))?, path)?.1.file);
+        }
+        Ok(spec)
+    }
+
+    /// The model with the parameters that its run began with; `weights` is where the file with them was moved.
+    pub(crate) fn begun(&self, device: &Device, weights: Option<&Path>) -> Answer<(Params, Net)> {
+        let built = self.net(device, MAX_PARAMETERS)?;
+        let named = self.weights.as_deref().map(Path::new);
+        if let (Some(path), false) = (weights.or(named).filter(|_| named.is_some()), self.model.is_program())
+        {
+            built.0.load(path)?;
+        }
+        Ok(built)
     }
 }
 

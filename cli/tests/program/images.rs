@@ -161,7 +161,7 @@ fn a_run_folder_is_shown() {
     assert!(best.starts_with(&format!("{}: ", object["best"]["step"])), "{object}");
     assert!(object["best"]["test_rmse"].is_number() && object["evaluated"]["step"] == 40, "{object}");
     assert_eq!(object["fingerprint"], json!(run.fingerprint()));
-    assert_eq!(object["files"].as_array().unwrap().len(), 7, "{object}");
+    assert_eq!(object["files"].as_array().unwrap().len(), 8, "{object}");
 }
 
 /// What a terminal shows, where there is a program that makes one.

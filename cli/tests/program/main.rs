@@ -20,3 +20,4 @@ mod runs;
 #[cfg(unix)]
 mod seeds;
 mod train;
+mod verify;

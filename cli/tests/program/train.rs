@@ -433,9 +433,10 @@ fn a_full_disk_ends_a_run_that_goes_on_to_the_same_fingerprint() {
     // What is written first beyond so many blocks, and whether there is a checkpoint by then.
     for (i, (blocks, options, file, saved)) in [
         (1, "", "r0/checkpoint.safetensors", false),
-        (8, "", "r1/metrics.jsonl", true),
-        (40, "", "r2/curves.png", true),
-        (24, "--tensorboard", "r3/events.out.tfevents", true),
+        (8, "--record none", "r1/metrics.jsonl", true),
+        (40, "--record none", "r2/curves.png", true),
+        (24, "--tensorboard --record none", "r3/events.out.tfevents", true),
+        (24, "", "r4/record.jsonl", true),
     ]
     .into_iter()
     .enumerate()
@@ -452,7 +453,7 @@ fn a_full_disk_ends_a_run_that_goes_on_to_the_same_fingerprint() {
     // A checkpoint that cannot be replaced stays.
     good(home.path(), &format!("{} --out cut", TINY.replace("400", "10")));
     let before = std::fs::read(at("cut/checkpoint.safetensors")).unwrap();
-    let go_on = "train --resume cut --steps 400 --device cpu";
+    let go_on = "train --resume cut --steps 400 --device cpu --record none";
     full(4, go_on, "cut/checkpoint.safetensors");
     assert_eq!(std::fs::read(at("cut/checkpoint.safetensors")).unwrap(), before);
     full(1, go_on, "cut/metrics.jsonl");

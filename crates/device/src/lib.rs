@@ -6,6 +6,7 @@ pub mod cuda;
 mod host;
 mod memory;
 mod profile;
+pub mod sums;
 mod watch;
 
 pub use dittograd_numerics::error::readable_bytes;

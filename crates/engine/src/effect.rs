@@ -3,7 +3,8 @@
 //! what was there before; those that write what no instruction reads can run earlier.
 
 use crate::params::Param;
-use dittograd_device::cuda::{Cuda, Source};
+use dittograd_device::cuda::driver::HostMemory;
+use dittograd_device::cuda::{Args, Cuda, Source, Work};
 use dittograd_device::{AnyBuffer, Buffer, Cpu};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
@@ -94,6 +95,70 @@ struct Pack {
 /// The effect that copies values into `into`; each of `places` is where one begins there, and its words.
 pub(crate) fn pack(into: AnyBuffer, places: Vec<(usize, usize)>) -> Box<dyn Effect> {
     Box::new(Pack { into, places })
+}
+
+/// Appends a number to a list on the device, whose first word counts what it has.
+struct Append(Buffer);
+
+/// The effect that appends `value` to `list`: a word that counts, then room for as many numbers as there may be.
+pub(crate) fn append(list: Buffer, value: Val) -> EffectOf<Val> {
+    EffectOf { effect: Box::new(Append(list)), inputs: vec![value], when: When::Last }
+}
+
+/// Puts a word into a list, if there is room for it, and counts it.
+fn push(list: &mut [f32], word: f32) {
+    let count = list[0].to_bits();
+    if let Some(place) = list.get_mut(1 + count as usize) {
+        *place = word;
+    }
+    list[0] = f32::from_bits(count + 1);
+}
+
+/// The module of [`Append`]'s kernel.
+pub fn append_module() -> Source {
+    ("append".to_string(), include_str!("effect.cu"))
+}
+
+impl Effect for Append {
+    fn name(&self) -> &'static str {
+        "append"
+    }
+
+    fn writes(&self) -> &[Param] {
+        &[]
+    }
+
+    fn extent(&self) -> Result<Shape> {
+        Shape::new(&[1])
+    }
+
+    fn cuda_modules(&self) -> Vec<Source> {
+        vec![append_module()]
+    }
+
+    fn cpu(&self, _cpu: &Cpu, read: &Read<'_>) -> Result<()> {
+        let mut list = self.0.write("append")?;
+        read(0).with("append", |value| {
+            push(list.host(), value[0]);
+            Ok(())
+        })
+    }
+
+    fn cuda(&self, cuda: &Arc<Cuda>, inputs: &[u64]) -> Result<()> {
+        let (list, value, words) = (self.0.address("append")?, inputs[0], self.0.len());
+        let (module, source) = append_module();
+        let kernel = cuda.kernel(&module, source, "append")?;
+        let mut args = Args::new();
+        args.ptr(list).ptr(value).u32(words as u32 - 1);
+        cuda.launch(kernel, [1, 1, 1], 1, 0, &args)?;
+        cuda.stand_in(|| -> Work {
+            Arc::new(move |memory: &mut dyn HostMemory| {
+                let mut all = memory.words(list, words)?;
+                push(&mut all, memory.words(value, 1)?[0]);
+                memory.set_words(list, &all)
+            })
+        })
+    }
 }
 
 impl Effect for Pack {

@@ -12,4 +12,6 @@ pub mod session;
 pub mod sharded;
 pub mod tape;
 
+#[doc(hidden)]
+pub use effect::append_module;
 pub use host::HostDevice;

@@ -44,11 +44,8 @@ impl Graph {
     where
         F: for<'s> FnOnce(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,
     {
-        let session = Session::trace(device, seed);
-        let vars = inputs.iter().map(|m| session.placeholder(*m)).collect::<Result<Vec<_>>>()?;
-        let returned = with_inputs("trace", vars.len(), || f(&session, &vars))?;
-        let outputs = returned.into_iter().map(|v| session.val("trace", v)).collect::<Result<Vec<_>>>()?;
-        if let Some((param, _)) = session.take_assigned().first() {
+        let (graph, assigned) = traced(device, seed, inputs, f)?;
+        if let Some((param, _)) = assigned.first() {
             let what = format!(
                 "it assigns to parameter {}, but a program only returns values; use the model's eval, an eager session or \
                  TrainStep",
@@ -56,7 +53,18 @@ impl Graph {
             );
             return Err(Error::unsupported("trace", what));
         }
-        let mut graph = session.into_graph()?;
+        Ok(graph)
+    }
+
+    /// As [`Graph::trace_seeded`], of a step: what it assigns to parameters are further outputs.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn trace_step<F>(device: &Device, seed: u64, inputs: &[Meta], f: F) -> Result<Graph>
+    where
+        F: for<'s> FnOnce(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,
+    {
+        let (mut graph, assigned) = traced(device, seed, inputs, f)?;
+        let outputs: Vec<Val> = graph.outputs().iter().copied().chain(assigned.iter().map(|a| a.1)).collect();
         graph.set_outputs(&outputs)?;
         Ok(graph)
     }
@@ -269,4 +277,20 @@ impl Function {
         };
         self.graph.outputs().iter().enumerate().map(output).collect()
     }
+}
+
+/// The program of a function, and what it assigns to parameters.
+#[track_caller]
+fn traced<F>(device: &Device, seed: u64, inputs: &[Meta], f: F) -> Result<(Graph, Vec<(Param, Val)>)>
+where
+    F: for<'s> FnOnce(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,
+{
+    let session = Session::trace(device, seed);
+    let vars = inputs.iter().map(|m| session.placeholder(*m)).collect::<Result<Vec<_>>>()?;
+    let returned = with_inputs("trace", vars.len(), || f(&session, &vars))?;
+    let outputs = returned.into_iter().map(|v| session.val("trace", v)).collect::<Result<Vec<_>>>()?;
+    let assigned = session.take_assigned();
+    let mut graph = session.into_graph()?;
+    graph.set_outputs(&outputs)?;
+    Ok((graph, assigned))
 }

@@ -88,6 +88,7 @@ pub struct TrainStep<F> {
     random_calls: u64,
     f: F,
     metrics: Option<Metrics>,
+    kept: Option<KeptLosses>,
     /// Shards that the batch is computed in, and the processes that share them.
     count: usize,
     world: Option<World>,
@@ -103,6 +104,35 @@ pub struct TrainStep<F> {
 
 /// Values besides the loss, of a step's inputs.
 type Metrics = Box<dyn for<'s> Fn(&[Var<'s>]) -> Result<Vec<Var<'s>>> + Send>;
+
+/// Losses that have not been read.
+struct KeptLosses {
+    /// Room for them.
+    most: usize,
+    /// Steps that were run since they were read.
+    steps: usize,
+    /// Where programs append them: a word that counts, then the losses. Made when it is first needed.
+    list: Option<Buffer>,
+    /// Those of steps in shards, which are read at once.
+    read: Vec<f32>,
+}
+
+impl KeptLosses {
+    /// The list on this device.
+    #[track_caller]
+    fn list(&mut self, device: &Device) -> Result<Buffer> {
+        let list = match self.list.take().filter(|list| list.device().same(device)) {
+            Some(list) => list,
+            None => {
+                self.steps = 0;
+                let list = device.alloc(1 + self.most)?;
+                list.write_words("losses", &vec![0.0; 1 + self.most])?;
+                list
+            }
+        };
+        Ok(self.list.insert(list).clone())
+    }
+}
 
 /// A program for one set of input shapes, and the random calls one run of it makes.
 struct Entry {
@@ -138,6 +168,7 @@ where
             random_calls: 0,
             f,
             metrics: None,
+            kept: None,
             count: 1,
             world: None,
             shards: None,
@@ -185,6 +216,14 @@ where
     #[doc(alias("distributed", "DistributedDataParallel", "ddp", "zero"))]
     pub fn world(mut self, world: &World) -> TrainStep<F> {
         self.world = Some(world.clone());
+        self.forget();
+        self
+    }
+
+    /// The same step, which keeps the losses of up to `most` steps until they are read with [`TrainStep::losses`]. Nothing waits for
+    /// them meanwhile.
+    pub fn keep_losses(mut self, most: usize) -> TrainStep<F> {
+        self.kept = Some(KeptLosses { most, steps: 0, list: None, read: Vec::new() });
         self.forget();
         self
     }
@@ -364,6 +403,9 @@ where
                 world.agree("program", &format!("{hash} in {} shards", self.count))?;
             }
         }
+        if let (Some(kept), false) = (&mut self.kept, is_sharded) {
+            kept.list(&self.device)?;
+        }
         let prepared = self.optimizer.prepare(&self.device, &self.params.iter().collect::<Vec<_>>())?;
         let made = match &self.shards {
             Some(shards) if is_sharded => {
@@ -410,6 +452,8 @@ where
         let (update, inputs) = optimizer.update(&mut graph, &items, &states, None)?;
         let mut effects = vec![EffectOf { effect: Box::new(update), inputs, when: When::Last }];
         effects.extend(assigned.into_iter().map(|(p, v)| effect::assign(p, v)));
+        let list = self.kept.as_ref().and_then(|kept| kept.list.clone());
+        effects.extend(list.map(|list| effect::append(list, outputs[0])));
         Compiled::new(&self.device, &graph, outputs, effects, self.passes, None)
     }
 
@@ -526,6 +570,13 @@ where
         entry.ran = true;
         self.random_calls = self.random_calls.wrapping_add(calls);
         self.device.end_step();
+        if self.kept.is_some() {
+            let loss = if self.is_sharded() { Some(self.loss()?) } else { None };
+            if let Some(kept) = &mut self.kept {
+                kept.steps += 1;
+                kept.read.extend(loss);
+            }
+        }
         Ok(())
     }
 
@@ -581,6 +632,28 @@ where
             .first()
             .copied()
             .ok_or_else(|| Error::new("step", ErrorKind::Internal { what: "an empty loss" }))
+    }
+
+    /// The losses of all steps since this was last called, which must be [kept](TrainStep::keep_losses). Waits for the device once.
+    #[track_caller]
+    pub fn losses(&mut self) -> Result<Vec<f32>> {
+        let is_sharded = self.is_sharded();
+        let Some(kept) = &mut self.kept else {
+            return Err(Error::argument("step", "losses", "they are not kept; call keep_losses first"));
+        };
+        let steps = std::mem::take(&mut kept.steps);
+        let mut losses = std::mem::take(&mut kept.read);
+        if let (Some(list), false) = (&kept.list, is_sharded) {
+            let words = list.download()?;
+            list.part(0, 1)?.write_words("losses", &[0.0])?;
+            losses.extend(words.iter().skip(1).take(words[0].to_bits() as usize));
+        }
+        if losses.len() == steps {
+            return Ok(losses);
+        }
+        let why =
+            format!("{steps} steps were run since, and {} losses were kept; read them earlier", losses.len());
+        Err(Error::argument("step", "losses", why))
     }
 
     /// Metric `i` of the last step, which holds numbers; for one of indices see [`TrainStep::metric_indices`]. Waits for the

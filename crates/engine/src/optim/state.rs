@@ -1,8 +1,8 @@
 //! The state of an optimizer as named tensors, to be saved and restored.
 
-use super::Optimizer;
+use super::{Entry, Optimizer};
 use crate::params::{Param, Params};
-use dittograd_device::Device;
+use dittograd_device::{AnyBuffer, Device};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::tensor::Tensor;
@@ -50,15 +50,38 @@ impl Optimizer {
     /// The state as host tensors. Waits for the device. Numbers of a device of another type than float32 are kept if `T`
     /// is that type.
     pub fn state<T: Scalar>(&self) -> Result<OptimizerState<T>> {
-        let mut params = BTreeMap::new();
-        for e in self.entries.values().filter(|e| e.step > 0) {
-            let tensor =
-                |(name, s): (&&str, &dittograd_device::AnyBuffer)| Ok((name.to_string(), s.to_tensor()?));
-            let tensors = e.kind.states().iter().zip(&e.states).map(tensor).collect::<Result<_>>()?;
-            params.insert(e.name.clone(), ParamState { step: e.step, tensors });
+        let mut state = self.counters();
+        for (param, name, value) in self.states() {
+            if let Some(of) = state.params.get_mut(param) {
+                of.tensors.insert(name.to_string(), value.to_tensor()?);
+            }
         }
-        let group_lrs = self.groups.iter().map(|g| g.own_lr()).collect();
-        Ok(OptimizerState { step: self.step, lr: self.options.lr, group_lrs, params })
+        Ok(state)
+    }
+
+    /// The state without its tensors.
+    #[doc(hidden)]
+    pub fn counters<T: Scalar>(&self) -> OptimizerState<T> {
+        let fresh = |e: &Entry| (e.name.clone(), ParamState { step: e.step, tensors: BTreeMap::new() });
+        OptimizerState {
+            step: self.step,
+            lr: self.options.lr,
+            group_lrs: self.groups.iter().map(|g| g.own_lr()).collect(),
+            params: self.updated().map(fresh).collect(),
+        }
+    }
+
+    /// The tensors of the state where they are: the parameter's name, the tensor's and its value.
+    #[doc(hidden)]
+    pub fn states(&self) -> impl Iterator<Item = (&str, &'static str, &AnyBuffer)> {
+        self.updated().flat_map(|e| {
+            e.kind.states().iter().zip(&e.states).map(|(name, state)| (e.name.as_str(), *name, state))
+        })
+    }
+
+    /// The parameters that were updated.
+    fn updated(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values().filter(|e| e.step > 0)
     }
 
     /// Continues from a state, whose parameters are found by name. A parameter that the state does not name starts

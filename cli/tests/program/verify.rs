@@ -1,0 +1,315 @@
+//! Records of runs: they are the same however a run is computed, and `verify` refuses what was changed and names the place.
+
+use crate::program::{Run, command_in, finish, good, run_in};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A run with dropout and evaluations, of 12 steps.
+const TINY: &str = "train vit --samples 60 --batch 10 --steps 12 --eval-every 5 --device cpu --quiet --config \
+                    {\"width\":8,\"heads\":2,\"layers\":1,\"hidden\":8,\"dropout\":0.1}";
+
+/// A run that needs little time.
+const MLP: &str =
+    "train mlp --samples 200 --hidden 8 --batch 20 --steps 30 --eval-every 10 --device cpu --quiet";
+
+fn record(run: &Path) -> String {
+    fs::read_to_string(run.join("record.jsonl")).unwrap()
+}
+
+/// The lines that do not depend on the machine.
+fn chained(run: &Path) -> Vec<String> {
+    let is_chained = |l: &&str| !l.starts_with("{\"machine\"") && !l.starts_with("{\"file\"");
+    record(run).lines().filter(is_chained).map(String::from).collect()
+}
+
+/// It says no: exit code 1, nothing on stderr, and why.
+fn refused(run: &Run, what: &str) -> String {
+    assert_eq!((run.code, run.err.as_str()), (Some(1), ""), "{what}: {}{}", run.out, run.err);
+    let last = run.last_line();
+    last.strip_prefix("not verified: ").unwrap_or_else(|| panic!("{what}: {last}")).to_string()
+}
+
+#[test]
+fn one_record_however_a_run_is_computed() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    let run = good(here, &format!("{TINY} --out a"));
+    let want = chained(&here.join("a"));
+    assert_eq!(want.len(), 1 + 12 + 1);
+    let with_state: Vec<u64> = (1..=12)
+        .filter(|step| want[*step].contains("\"state\""))
+        .map(|step| serde_json::from_str::<Value>(&want[step]).unwrap()["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(with_state, [5, 10, 12]);
+    let end: Value = serde_json::from_str(&want[13]).unwrap();
+    assert_eq!(end["fingerprint"], run.fingerprint());
+    for (name, options, simd) in [
+        ("threads", "--threads 3", ""),
+        ("scalar", "--threads 1", "scalar"),
+        ("eager", "--mode eager", "avx2"),
+    ] {
+        let mut command = command_in(here, &format!("{TINY} --out {name} {options}"));
+        if !simd.is_empty() {
+            command.env("DITTOGRAD_SIMD", simd);
+        }
+        assert_eq!(finish(&mut command).fingerprint(), run.fingerprint(), "{name}");
+        assert_eq!(chained(&here.join(name)), want, "{name}");
+    }
+    // In parts, which may end in the middle of what has a hash of its state; in another folder, and opened again.
+    let part = TINY.replace("--steps 12", "--steps 7");
+    good(here, &format!("{part} --out parts"));
+    good(here, "train --resume parts --steps 12 --eval-every 5 --device cpu --quiet --out moved");
+    let moved = chained(&here.join("moved"));
+    assert_eq!(moved.iter().filter(|l| l.starts_with("{\"settings\"")).count(), 1);
+    let before = record(&here.join("a"));
+    good(here, "train --resume a --device cpu --quiet");
+    assert_eq!(record(&here.join("a")), before, "a run that is over");
+    for name in ["a", "moved"] {
+        for options in ["", "--mode eager --threads 1"] {
+            let run = good(here, &format!("verify {name} --device cpu --quiet {options}"));
+            assert!(run.out.starts_with("verified: 12 steps, root "), "{name}: {}", run.out);
+        }
+    }
+}
+
+#[test]
+fn a_record_that_was_changed_stops_a_run_before_it_adds_to_it() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    good(here, &format!("{MLP} --out r"));
+    let file = here.join("r/record.jsonl");
+    let honest = record(&here.join("r"));
+    // A crash may leave a part of a line.
+    fs::write(&file, &honest[..honest.len() - 9]).unwrap();
+    good(here, "train --resume r --device cpu --quiet");
+    assert_eq!(record(&here.join("r")), honest);
+    fs::write(&file, honest.replacen("\"random\":0", "\"random\":1", 1)).unwrap();
+    let more = "train --resume r --steps 31 --device cpu --quiet";
+    run_in(here, more).failed("changed", "line 3: its hash is not that of the lines up to it");
+    fs::remove_file(&file).unwrap();
+    good(here, more);
+    // Without it, the record begins where the run went on.
+    assert_eq!(chained(&here.join("r")).len(), 3);
+    good(here, &format!("{MLP} --out without --record none"));
+    assert!(!here.join("without/record.jsonl").exists());
+    run_in(here, "verify without --device cpu")
+        .failed("no record", "there is no such file; `train` writes it");
+}
+
+#[test]
+fn parts_of_a_run_are_verified_from_the_nearest_state() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    good(here, &format!("{MLP} --record 4 --out r"));
+    let states = record(&here.join("r")).lines().filter(|l| l.contains("\"state\"")).count();
+    assert_eq!(states, 1 + 7 + 3 - 1, "the head, multiples of 4, evaluations; 20 is both");
+    for (steps, say) in [("7..9", "verified: steps 7 to 9 of "), ("30", "verified: steps 30 to 30 of ")] {
+        let run = good(here, &format!("verify r --steps {steps} --device cpu"));
+        assert!(run.last_line().starts_with(say), "{}", run.out);
+    }
+    let object = good(here, "verify r --json --quiet --device cpu").objects().pop().unwrap();
+    assert_eq!((&object["verified"], &object["steps"]), (&Value::from(true), &Value::from(30)));
+    for (args, why) in [
+        ("verify r --steps 0..3", "use A..B with 1 <= A <= B"),
+        ("verify r --steps 9..31", "--steps 9..31: the record has steps 1 to 30"),
+        ("verify nowhere", "nowhere: there is no such file"),
+        ("verify r --numerics fast", "was computed in mode strict; leave out --numerics"),
+    ] {
+        run_in(here, &format!("{args} --device cpu")).failed(args, why);
+    }
+    let text = good(here, "inspect r").out;
+    assert!(text.contains("\nrecord of steps 1 to 30, 10 states, finished, root "), "{text}");
+}
+
+/// Numbers that look random, from a seed.
+struct Draws(u64);
+
+impl Draws {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % n
+    }
+}
+
+#[test]
+fn what_was_changed_is_refused_and_named() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    let rows: String = (0..80).map(|i| format!("{},{},{}\n", i % 7, (i * i) % 11, i % 3)).collect();
+    fs::write(here.join("data.csv"), &rows).unwrap();
+    good(here, &format!("{} --data data.csv --out r", MLP.replace("--samples 200 ", "")));
+    let verify = "verify r --device cpu --quiet --threads 1";
+    good(here, verify);
+    let mut draws = Draws(7);
+    for (file, times) in [
+        ("r/record.jsonl", 60),
+        ("r/checkpoint.safetensors", 20),
+        ("r/best.safetensors", 10),
+        ("data.csv", 10),
+    ] {
+        let whole = fs::read(here.join(file)).unwrap();
+        for n in 0..times {
+            let mut bytes = whole.clone();
+            let at = draws.below(bytes.len());
+            // Of the data a digit becomes another, so that it can be read.
+            let digits = || (at..whole.len()).chain(0..at).find(|i| whole[*i].is_ascii_digit()).unwrap();
+            let at = if file == "data.csv" { digits() } else { at };
+            match n % 3 {
+                _ if file == "data.csv" => bytes[at] = b'0' + (bytes[at] - b'0' + 1 + n as u8 % 9) % 10,
+                0 => bytes[at] ^= 1 << draws.below(8),
+                1 => drop(bytes.remove(at)),
+                _ => bytes.insert(at, b' '),
+            }
+            fs::write(here.join(file), &bytes).unwrap();
+            let why = refused(&run_in(here, verify), &format!("{file} at {at}, {n}"));
+            assert!(why.contains(file), "{file} at {at}, {n}: {why}");
+        }
+        fs::write(here.join(file), &whole).unwrap();
+    }
+    good(here, verify);
+}
+
+#[test]
+fn a_receipt_is_enough_and_lies_in_it_are_found() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    let rows: String = (0..80).map(|i| format!("{},{},{}\n", i % 7, (i * i) % 11, i % 3)).collect();
+    fs::write(here.join("data.csv"), &rows).unwrap();
+    let train = MLP.replace("--samples 200 ", "").replace("--steps 30", "--steps 20");
+    good(here, &format!("{train} --data data.csv --out r"));
+    // In parts, with other settings from step 20 on.
+    good(here, "train --resume r --steps 30 --device cpu --quiet");
+    let said = good(here, "verify r --receipt receipt.json --device cpu --quiet").out;
+    // Another machine has the receipt and the data.
+    let there = here.join("there");
+    fs::create_dir(&there).unwrap();
+    fs::rename(here.join("data.csv"), there.join("copy.csv")).unwrap();
+    fs::rename(here.join("receipt.json"), there.join("receipt.json")).unwrap();
+    let verify = "verify receipt.json --data copy.csv --device cpu --quiet";
+    for options in ["--threads 1", "--mode eager"] {
+        assert_eq!(good(&there, &format!("{verify} {options}")).out, said);
+    }
+    run_in(&there, "verify receipt.json --device cpu --quiet").failed("no data", "data.csv: No such file");
+    run_in(&there, &format!("{verify} --steps 1..9")).failed("steps", "a receipt has no single steps");
+    run_in(&there, &format!("{verify} --receipt b.json")).failed("receipt", "is one already");
+    let file = there.join("receipt.json");
+    let whole = fs::read(&file).unwrap();
+    let mut draws = Draws(3);
+    for n in 0..100 {
+        let mut bytes = whole.clone();
+        let at = draws.below(bytes.len() - 1);
+        match n % 3 {
+            0 => bytes[at] ^= 1 << draws.below(8),
+            1 => drop(bytes.remove(at)),
+            _ => bytes.insert(at, b' '),
+        }
+        fs::write(&file, &bytes).unwrap();
+        let why = refused(&run_in(&there, verify), &format!("receipt at {at}, {n}"));
+        assert!(why.contains("receipt.json"), "{at}, {n}: {why}");
+    }
+    // With right hashes.
+    let text = String::from_utf8(whole).unwrap();
+    let marks: Vec<&str> = text.split("\"chain\":\"").skip(1).map(|m| &m[..64]).collect();
+    assert_eq!(marks.len(), 1 + 3);
+    let lie = |from: &str, to: &str| {
+        let text = text.replacen(from, to, 1);
+        let text = &text[..text.rfind(",\"check\"").unwrap()];
+        let hash = blake3::Hasher::new().update(&[0; 32]).update(text.as_bytes()).finalize();
+        fs::write(&file, format!("{text},\"check\":\"{}\"}}\n", hash.to_hex())).unwrap();
+        refused(&run_in(&there, verify), from)
+    };
+    let fingerprint = said.trim_end().rsplit(' ').next().unwrap();
+    for (from, to, want) in [
+        (marks[2], marks[1], "step 20: the chained hash of steps 11 to 20 is "),
+        (marks[3], marks[1], "step 30: the chained hash of steps 21 to 30 is "),
+        (fingerprint, "0123456789abcdef", "step 30: the fingerprint is 0123456789abcdef"),
+        ("\"lr\":0.01", "\"lr\":0.02", "its steps do not begin with its head"),
+        ("\"step\":20", "\"step\":19", "has no chained hash of step 20"),
+    ] {
+        let why = lie(from, to);
+        assert!(why.contains(want), "{from}: {why}");
+    }
+}
+
+/// A record whose hashes are right, as of somebody who lies.
+fn forged(text: &str, change: &dyn Fn(&str) -> String) -> String {
+    let (mut chain, mut out) = ([0u8; 32], String::new());
+    for line in text.lines() {
+        let line = change(line);
+        let at = line.rfind(",\"ch").unwrap();
+        let (text, name) = (&line[..at], &line[at + 2..at + 7]);
+        let text = match text.strip_prefix("{\"file\"") {
+            Some(_) => format!("{{\"file\":\"{}\"", blake3::hash(out.as_bytes()).to_hex()),
+            None => text.to_string(),
+        };
+        let hash = *blake3::Hasher::new().update(&chain).update(text.as_bytes()).finalize().as_bytes();
+        if name == "chain" {
+            chain = hash;
+        }
+        out += &format!("{text},\"{name}\":\"{}\"}}\n", blake3::Hash::from_bytes(hash).to_hex());
+    }
+    out
+}
+
+#[test]
+fn lies_with_right_hashes_are_found_at_their_step() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    good(here, &format!("{MLP} --out r"));
+    fs::remove_file(here.join("r/best.safetensors")).unwrap();
+    let honest = record(&here.join("r"));
+    assert_eq!(forged(&honest, &|l| l.into()), honest);
+    let step = |n: u64| format!("{{\"step\":{n},");
+    let other = |line: &str, key: &str| {
+        let at = line.find(&format!("\"{key}\":\"")).unwrap() + key.len() + 4;
+        let digit = if &line[at..=at] == "3" { "4" } else { "3" };
+        format!("{}{digit}{}", &line[..at], &line[at + 1..])
+    };
+    for (n, key, want) in [
+        (1, "loss", "step 1: the loss is "),
+        (17, "loss", "step 17: the loss is "),
+        (29, "batch", "step 29: the batch is "),
+        (20, "net.0.weight", "step 20: the sum of tensor net.0.weight is "),
+        (10, "optimizer.net.2.bias.exp_avg", "step 10: the sum of tensor optimizer.net.2.bias.exp_avg is "),
+    ] {
+        let lie = |line: &str| if line.starts_with(&step(n)) { other(line, key) } else { line.to_string() };
+        // A tensor's sum is part of the state's root.
+        let lie = |line: &str| match key.contains('.') && line.starts_with(&step(n)) {
+            true => other(&lie(line), "state"),
+            false => lie(line),
+        };
+        fs::write(here.join("r/record.jsonl"), forged(&honest, &lie)).unwrap();
+        let run = run_in(here, "verify r --device cpu --quiet");
+        let why = refused(&run, key);
+        assert!(why.starts_with(want) && why.contains(" in the record and "), "{key}: {why}");
+    }
+    for (from, to, want) in [
+        (
+            "\"random\":0,\"state\"",
+            "\"random\":9,\"state\"",
+            "step 10: the random counter is 9 in the record and 0 here",
+        ),
+        ("\"lr\":0.01", "\"lr\":0.02", "checkpoint.safetensors: settings "),
+        ("\"fingerprint\":\"", "\"fingerprint\":\"f", "step 30: the fingerprint is f"),
+        ("\"numerics_version\":", "\"numerics_version\":9", ""),
+    ] {
+        fs::write(here.join("r/record.jsonl"), forged(&honest, &|l| l.replacen(from, to, 1))).unwrap();
+        let run = run_in(here, "verify r --device cpu --quiet");
+        if want.is_empty() {
+            run.failed(from, "of the numerics, this is version");
+            continue;
+        }
+        assert!(refused(&run, from).contains(want), "{from}: {}", run.out);
+    }
+    // Without the last lines, the checkpoint is beyond the record.
+    let short: String = honest.lines().take(20).map(|l| format!("{l}\n")).collect();
+    fs::write(here.join("r/record.jsonl"), short).unwrap();
+    let why = refused(&run_in(here, "verify r --device cpu --quiet"), "short");
+    assert!(why.contains("checkpoint.safetensors: is of step 30, the record ends at step 18"), "{why}");
+    // As far as it goes it is right.
+    fs::remove_file(here.join("r/checkpoint.safetensors")).unwrap();
+    let run = good(here, "verify r --device cpu --quiet");
+    assert!(run.out.starts_with("verified: 18 steps, root "), "{}", run.out);
+}
