@@ -13,6 +13,8 @@ mod folder;
 mod step;
 
 pub use evaluate::{Evaluation, Scores};
+#[doc(hidden)]
+pub use folder::OF_THE_MACHINE;
 pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder, measurements};
 
 use crate::data::{Batches, Dataset, Loader, Samples};
@@ -580,7 +582,10 @@ impl Run<'_> {
         let start = Instant::now();
         if let Some(folder) = &mut self.folder {
             let seconds = self.times.first_step + self.times.steps;
-            folder.record(json!({"step": next, "loss": loss, "lr": lr, "seconds": seconds.as_secs_f64()}))?;
+            let (seconds, peak) = (seconds.as_secs_f64(), self.device.memory().peak);
+            folder.record(
+                json!({"step": next, "loss": loss, "lr": lr, "seconds": seconds, "peak_bytes": peak}),
+            )?;
         }
         self.times.files += start.elapsed();
         (self.observe)(&Event::Loss { step: next, loss, lr })?;
