@@ -370,6 +370,7 @@ const COLUMNS = [
   ["loss", "loss", "number", (r) => number(r.loss)],
   ["test", "test loss", "number", (r) => number(r.test)],
   ["scores", "test scores", "", (r) => short(Object.entries(r.scores || {}).filter(([k]) => k !== "loss").map(([k, v]) => `${title(k)} ${number(v)}`).join(", "), 60)],
+  ["fingerprint", "fingerprint", "", (r) => el("span", {}, el("span", { class: "mono" }, r.fingerprint || ""), " ", r.fingerprint ? badge(r) : null)],
   ["ms_per_step", "ms/step", "number", (r) => number(r.ms_per_step, 3)],
   ["peak_bytes", "memory", "number", (r) => bytes(r.peak_bytes)],
   ["model", "model", "", (r) => short(r.model || "", 24)],
@@ -378,7 +379,6 @@ const COLUMNS = [
   ["lr", "lr", "number", (r) => (typeof r.lr === "number" ? number(r.lr) : r.lr || "")],
   ["batch", "batch", "number", (r) => number(r.batch)],
   ["seed", "seed", "number", (r) => (r.seed === undefined ? "" : String(r.seed))],
-  ["fingerprint", "fingerprint", "", (r) => el("span", {}, el("span", { class: "mono" }, r.fingerprint || ""), " ", r.fingerprint ? badge(r) : null)],
   ["written", "last written", "faint", (r) => when(r.written)],
 ];
 

@@ -12,7 +12,7 @@ use crate::{Answer, Global, fail};
 use clap::Args;
 use runs::Runs;
 use serde_json::json;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -91,11 +91,11 @@ impl Board {
             }
         };
         let asked = SocketAddr::new(self.host, self.port);
-        let server = match tiny_http::Server::http(asked) {
-            Ok(server) => server,
+        let listener = match TcpListener::bind(asked) {
+            Ok(listener) => listener,
             Err(e) => return fail(format!("{asked}: {e}; use another --port, or --port 0 for any free one")),
         };
-        let address = server.server_addr().to_ip().unwrap_or(asked);
+        let address = listener.local_addr().unwrap_or(asked);
         let shared = Arc::new(Shared::new(&folder, global)?);
         let page = format!("http://{address}/?token={}", shared.token);
         let count = held(&shared.runs).all.len();
@@ -111,7 +111,7 @@ impl Board {
                 thread::sleep(ROUND);
             }
         });
-        server::serve(server, &shared, address.port())?;
+        server::serve(&listener, &shared, address.port());
         Ok(true)
     }
 }

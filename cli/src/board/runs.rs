@@ -152,7 +152,8 @@ impl Runs {
 /// Computes fingerprints for a while. The list is locked only to note them.
 pub(super) fn add_fingerprints(runs: &std::sync::Mutex<Runs>) {
     let start = Instant::now();
-    for (number, folder, stamp) in super::held(runs).without_fingerprint() {
+    let wanted = super::held(runs).without_fingerprint();
+    for (number, folder, stamp) in wanted {
         if start.elapsed() > UNASKED_TIME {
             return;
         }

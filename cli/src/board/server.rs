@@ -1,5 +1,7 @@
 //! The server of the page: who may ask, and what is answered. Paths of files never come from a request: a run is asked for by its
 //! number, a file of it by a name that is looked for among those that it has.
+//!
+//! Each connection has a thread and one request, of bounded length and time. A page asks for little, and so none waits for another.
 
 use super::curves::Curves;
 use super::runs::{Runs, ask_fingerprint, csv, stamp};
@@ -11,18 +13,21 @@ use dittograd::graph::Passes;
 use dittograd::train::{CHECKPOINT, METRICS};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::net::IpAddr;
+use std::io::{Read, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
-use tiny_http::{Header, Method, Request, Response, Server};
+use std::time::{Duration, Instant};
 
-/// Requests that are answered at the same time, and pages that are kept up to date.
-const WORKERS: usize = 4;
-const MAX_STREAMS: usize = 64;
+/// The most connections at the same time, those of pages that are kept up to date included.
+const MAX_CONNECTIONS: usize = 256;
+/// The most bytes and lines of a request, how long it may take to come, and how long an answer may wait to be read.
+const MAX_REQUEST: usize = 16 << 10;
+const MAX_HEADERS: usize = 64;
+const READ_TIME: Duration = Duration::from_secs(10);
+const WRITE_TIME: Duration = Duration::from_secs(30);
 /// Points of all curves in memory, beyond which those that were not asked for the longest are forgotten.
 const MAX_POINTS: usize = 32 << 20;
 /// The most runs in one answer, and the most parts of an axis.
@@ -93,7 +98,15 @@ impl Reply {
         Reply { status, ..Reply::new("text/plain; charset=utf-8", format!("{why}\n")) }
     }
 
-    fn headers(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    /// The first line and the headers.
+    fn head(&self) -> String {
+        let reason = match self.status {
+            200 => "OK",
+            400 => "Bad Request",
+            403 => "Forbidden",
+            404 => "Not Found",
+            _ => "Method Not Allowed",
+        };
         let always = [
             ("Content-Type", self.kind),
             ("Content-Security-Policy", self.policy),
@@ -101,17 +114,60 @@ impl Reply {
             ("Referrer-Policy", "no-referrer"),
             ("Cross-Origin-Resource-Policy", "same-origin"),
             ("Cache-Control", "no-store"),
+            ("Connection", "close"),
         ];
-        always.into_iter().chain(self.more.iter().map(|(name, value)| (*name, value.as_str())))
+        let more = self.more.iter().map(|(name, value)| (*name, value.as_str()));
+        let lines: String =
+            always.into_iter().chain(more).map(|(name, value)| format!("{name}: {value}\r\n")).collect();
+        format!("HTTP/1.1 {} {reason}\r\n{lines}", self.status)
     }
 
-    fn send(self, request: Request) {
-        let headers: Vec<Header> =
-            self.headers().filter_map(|(n, v)| Header::from_bytes(n.as_bytes(), v.as_bytes()).ok()).collect();
-        let mut response = Response::from_data(self.body).with_status_code(self.status);
-        headers.into_iter().for_each(|h| response.add_header(h));
-        // Nobody may be there any more.
-        let _ = request.respond(response);
+    fn send(&self, page: &mut TcpStream) -> std::io::Result<()> {
+        write!(page, "{}Content-Length: {}\r\n\r\n", self.head(), self.body.len())?;
+        page.write_all(&self.body)
+    }
+}
+
+/// What is asked, and by whom.
+struct Request {
+    is_get: bool,
+    url: String,
+    host: Option<String>,
+    cookie: Option<String>,
+}
+
+impl Request {
+    /// Reads the request of a connection. `Ok(None)` if it is none.
+    fn read(page: &mut TcpStream) -> std::io::Result<Option<Request>> {
+        let start = Instant::now();
+        let (mut bytes, mut part) = (Vec::new(), [0; 4096]);
+        loop {
+            let count = page.read(&mut part)?;
+            bytes.extend_from_slice(&part[..count]);
+            if count == 0 || bytes.len() > MAX_REQUEST || start.elapsed() > READ_TIME {
+                return Ok(None);
+            }
+            let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+            let mut parsed = httparse::Request::new(&mut headers);
+            match parsed.parse(&bytes) {
+                Ok(httparse::Status::Partial) => continue,
+                Ok(httparse::Status::Complete(_)) => {}
+                Err(_) => return Ok(None),
+            }
+            // A header that is there twice is none.
+            let header = |name: &str| {
+                let mut all = parsed.headers.iter().filter(|h| h.name.eq_ignore_ascii_case(name));
+                let only = all.next()?;
+                let is_alone = all.next().is_none();
+                String::from_utf8(only.value.to_vec()).ok().filter(|_| is_alone)
+            };
+            return Ok(Some(Request {
+                is_get: parsed.method == Some("GET"),
+                url: parsed.path.unwrap_or_default().to_string(),
+                host: header("Host"),
+                cookie: header("Cookie"),
+            }));
+        }
     }
 }
 
@@ -158,69 +214,65 @@ fn is_same(a: &str, b: &str) -> bool {
     a.len() == b.len() && differing == 0
 }
 
-/// A header of a request, if it is there once.
-fn header<'r>(request: &'r Request, name: &'static str) -> Option<&'r str> {
-    let mut all = request.headers().iter().filter(|h| h.field.equiv(name));
-    let only = all.next()?;
-    all.next().is_none().then(|| only.value.as_str())
-}
-
-/// Answers requests until the server fails.
-pub(super) fn serve(server: Server, shared: &Arc<Shared>, port: u16) -> Answer<()> {
-    let server = Arc::new(server);
-    let streams = Arc::new(AtomicUsize::new(0));
-    let work = move |server: &Server, shared: &Arc<Shared>, streams: &Arc<AtomicUsize>| loop {
-        match server.recv() {
-            Ok(request) => shared.take(request, port, streams),
-            Err(e) => return e,
+/// Answers requests until the program ends.
+pub(super) fn serve(listener: &TcpListener, shared: &Arc<Shared>, port: u16) {
+    let open = Arc::new(AtomicUsize::new(0));
+    loop {
+        let Ok((mut page, _)) = listener.accept() else {
+            // Too many files are open, for example, which ends.
+            thread::sleep(Duration::from_millis(100));
+            continue;
+        };
+        if open.load(Ordering::Relaxed) >= MAX_CONNECTIONS {
+            continue;
         }
-    };
-    for _ in 1..WORKERS {
-        let (server, shared, streams) = (server.clone(), shared.clone(), streams.clone());
-        thread::spawn(move || work(&server, &shared, &streams));
+        open.fetch_add(1, Ordering::Relaxed);
+        let (shared, now_open) = (shared.clone(), open.clone());
+        let answer = move || {
+            // Who asked may be gone.
+            let _ = shared.answer(&mut page, port);
+            now_open.fetch_sub(1, Ordering::Relaxed);
+        };
+        if thread::Builder::new().spawn(answer).is_err() {
+            open.fetch_sub(1, Ordering::Relaxed);
+        }
     }
-    fail(format!("the server of the page: {}", work(&server, shared, &streams)))
 }
 
 impl Shared {
-    /// Answers a request.
-    fn take(self: &Arc<Shared>, request: Request, port: u16, streams: &Arc<AtomicUsize>) {
-        let url = request.url().to_string();
-        let (path, values) = parts(&url);
-        if !header(&request, "Host").is_some_and(is_address) {
+    /// Answers the request of a connection.
+    fn answer(&self, page: &mut TcpStream, port: u16) -> std::io::Result<()> {
+        page.set_read_timeout(Some(READ_TIME))?;
+        page.set_write_timeout(Some(WRITE_TIME))?;
+        page.set_nodelay(true)?;
+        let Some(request) = Request::read(page)? else {
+            return Reply::refused(400, "this is not a request that can be read").send(page);
+        };
+        let (path, values) = parts(&request.url);
+        if !request.host.as_deref().is_some_and(is_address) {
             let why = "this page is asked for by the address of the machine or as localhost, not by another name";
-            return Reply::refused(403, why).send(request);
+            return Reply::refused(403, why).send(page);
         }
-        if *request.method() != Method::Get {
-            return Reply::refused(405, "this page only reads").send(request);
+        if !request.is_get {
+            return Reply::refused(405, "this page only reads").send(page);
         }
         let cookie = format!("dittograd_{port}");
-        let cookies = header(&request, "Cookie").unwrap_or_default().split(';');
-        let kept = cookies.filter_map(|pair| pair.trim().split_once('=')).find(|(name, _)| *name == cookie);
+        let mut cookies = request.cookie.as_deref().unwrap_or_default().split(';');
+        let kept = cookies.find_map(|pair| pair.trim().split_once('=').filter(|(name, _)| *name == cookie));
         let by_address = path == "/" && values.get("token").is_some_and(|token| is_same(token, &self.token));
         if !by_address && !kept.is_some_and(|(_, token)| is_same(token, &self.token)) {
             let why = "this page needs its token: open the address that `dittograd board` has printed";
-            return Reply::refused(403, why).send(request);
+            return Reply::refused(403, why).send(page);
         }
         if path == "/events" {
-            if streams.fetch_add(1, Ordering::Relaxed) >= MAX_STREAMS {
-                streams.fetch_sub(1, Ordering::Relaxed);
-                return Reply::refused(503, "too many pages are open").send(request);
-            }
-            let (shared, streams) = (self.clone(), streams.clone());
-            thread::spawn(move || {
-                // It ends when nobody reads it.
-                let _ = shared.stream(request);
-                streams.fetch_sub(1, Ordering::Relaxed);
-            });
-            return;
+            return self.stream(page);
         }
         let mut reply = self.reply(path, &values);
         if by_address {
             let cookie = format!("{cookie}={}; HttpOnly; SameSite=Strict; Path=/", self.token);
             reply.more.push(("Set-Cookie", cookie));
         }
-        reply.send(request);
+        reply.send(page)
     }
 
     fn reply(&self, path: &str, values: &BTreeMap<&str, &str>) -> Reply {
@@ -333,11 +385,8 @@ impl Shared {
     }
 
     /// Writes the list, and then what changes in it, to a page.
-    fn stream(&self, request: Request) -> std::io::Result<()> {
-        let mut page = request.into_writer();
-        let head = Reply::new("text/event-stream", "");
-        let headers: String = head.headers().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-        write!(page, "HTTP/1.1 200 OK\r\n{headers}Connection: close\r\n\r\n")?;
+    fn stream(&self, page: &mut TcpStream) -> std::io::Result<()> {
+        write!(page, "{}\r\n", Reply::new("text/event-stream", "").head())?;
         let mut seen = None;
         loop {
             match self.next(seen) {
@@ -348,7 +397,6 @@ impl Shared {
                 }
                 None => write!(page, ":\n\n")?,
             }
-            page.flush()?;
         }
     }
 
