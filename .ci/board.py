@@ -229,29 +229,31 @@ def shots(program, home, folder, runs):
         click = lambda name: browser.value(f"[...document.querySelectorAll('td.name a')].find((a) => a.innerText === {json.dumps(name)}).click()")
         choose = lambda name: browser.value(f"[...document.querySelectorAll('td.name a')].find((a) => a.innerText === {json.dumps(name)}).closest('tr').querySelector('input').click()")
         for scheme in ("light", "dark"):
-            browser.look(1500, 620, scheme)
+            browser.look(1620, 460, scheme)
             browser.send("Page.navigate", url=board.address)
             browser.until("document.querySelectorAll('tbody tr').length > 3 && [...document.querySelectorAll('td .mono')].filter((e) => e.innerText).length > 5")
             chosen = ["spirals/lr-0.01", "spirals/lr-0.03", "spirals/sgd"]
             for name in chosen:
                 choose(name)
             browser.shot(folder / f"board-list-{scheme}.png")
-            browser.look(1500, 900, scheme)
+            browser.look(1400, 800, scheme)
             browser.value("[...document.querySelectorAll('button')].find((b) => b.innerText === 'Compare').click()")
             browser.until("document.querySelectorAll('.plot').length >= 5 && document.querySelectorAll('.differs').length > 0")
             browser.shot(folder / f"board-compare-{scheme}.png")
             browser.value("location.hash = ''")
             browser.until("document.querySelectorAll('tbody tr').length > 3")
-            for name in ("live", "sums", "burgers", "digits"):
-                if browser.value(f"[...document.querySelectorAll('td.name a')].some((a) => a.innerText === {json.dumps(name)})"):
-                    break
-            click(name)
+            hashes = browser.value("Object.fromEntries([...document.querySelectorAll('td.name a')].map((a) => [a.innerText, a.hash.split('/')[1]]))")
+            click(next(n for n in ("long", "sums", "burgers") if n in hashes))
             browser.until("document.querySelectorAll('.plot').length >= 5")
             browser.shot(folder / f"board-run-{scheme}.png")
-            for what, wait in (("diff/1,2", "document.querySelectorAll('h2').length > 0 || document.body.innerText.includes('The same')"), ("program/1", "document.querySelectorAll('.drawing g').length > 3")):
-                browser.value(f"location.hash = '{what}'")
+            views = [
+                ("diff", [hashes[n] for n in chosen[:2]], "document.querySelectorAll('h2').length > 0"),
+                ("program", [hashes.get("burgers", "1")], "document.querySelectorAll('.drawing g').length > 3"),
+            ]
+            for what, numbers, wait in views:
+                browser.value(f"location.hash = '{what}/{','.join(numbers)}'")
                 browser.until(wait)
-                browser.shot(folder / f"board-{what.split('/')[0]}-{scheme}.png")
+                browser.shot(folder / f"board-{what}-{scheme}.png")
         print("\n".join(browser.errors) or "no errors in the console")
     finally:
         browser.close()

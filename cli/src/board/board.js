@@ -51,6 +51,7 @@ function bytes(n) {
 const short = (text, most = 200) => (text.length > most ? `${text.slice(0, most)}…` : text);
 const format = (key, value) => (key === "peak_bytes" ? bytes(value) : number(value));
 const title = (key) => TITLES[key] || key.replace(/^test_/, "test ").replaceAll("_", " ");
+const score = (key) => key.replaceAll("_", " ");
 const when = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleString("sv").slice(0, 16) : "");
 const nameOf = (id) => (runs.has(id) ? runs.get(id).name : `run ${id}`);
 
@@ -116,7 +117,7 @@ function logTicks(low, high) {
   return all.length > 1 ? all : ticks(low, high, 4);
 }
 
-/** Curves over the step. `shared` is what the plots of a view have in common: the part of the axis, and the step pointed at. */
+/** Curves over the step. `shared` is what the plots of a view have in common: the axis, the part of it, and the step pointed at. */
 class Plot {
   constructor(key, shared) {
     Object.assign(this, { key, shared, lines: [], log: LOGARITHMIC.includes(key) });
@@ -196,17 +197,15 @@ class Plot {
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
     g.clearRect(0, 0, width, height);
     const scale = this.log ? (v) => (v > 0 ? Math.log10(v) : NaN) : (v) => v;
-    let [from, to, low, high] = [Infinity, -Infinity, Infinity, -Infinity];
+    let [low, high] = [Infinity, -Infinity];
     for (const { x, y } of lines) {
       for (let i = 0; i < x.length; i += 1) {
         const v = scale(y[i]);
-        if (x[i] < from) from = x[i];
-        if (x[i] > to) to = x[i];
         if (v < low) low = v;
         if (v > high) high = v;
       }
     }
-    if (this.shared.range) [from, to] = this.shared.range;
+    let [from, to] = this.shared.range || this.shared.all;
     if (!(to >= from)) [from, to] = [0, 1];
     if (to === from) to = from + 1;
     if (!(high >= low)) [low, high] = [0, 1];
@@ -223,14 +222,15 @@ class Plot {
     g.textAlign = "right";
     g.textBaseline = "middle";
     g.beginPath();
-    for (const v of this.log ? logTicks(low, high) : ticks(low, high, 5)) {
+    const unit = this.key === "peak_bytes" ? 1024 ** Math.floor(Math.log2(Math.max(1, high)) / 10) : 1;
+    for (const v of this.log ? logTicks(low, high) : ticks(low / unit, high / unit, 5).map((t) => t * unit)) {
       g.moveTo(left, py(v));
       g.lineTo(right, py(v));
       g.fillText(format(this.key, this.log ? Number((10 ** v).toPrecision(3)) : Number(v.toPrecision(6))), left - 6, py(v));
     }
     g.textAlign = "center";
     g.textBaseline = "top";
-    for (const step of ticks(from, to, Math.max(2, Math.floor((right - left) / 110)))) {
+    for (const step of ticks(from, to, Math.max(2, Math.floor((right - left) / 85)))) {
       g.moveTo(px(step), top);
       g.lineTo(px(step), bottom);
       g.fillText(number(step), Math.min(px(step), right - 12), bottom + 5);
@@ -307,7 +307,7 @@ class Plots {
     this.ids = ids;
     this.element = el("div", { class: "plots" });
     this.byKey = new Map();
-    this.shared = { plots: [], range: null, step: null, zoom: (range) => { this.shared.range = range; this.load(); } };
+    this.shared = { plots: [], range: null, all: [0, 1], step: null, zoom: (range) => { this.shared.range = range; this.load(); } };
     this.isBusy = this.isStale = false;
   }
 
@@ -344,6 +344,10 @@ class Plots {
     if (figures.length !== this.element.children.length || figures.some((f, i) => f !== this.element.children[i])) {
       this.element.replaceChildren(...(figures.length ? figures : [el("p", { class: "faint" }, "Nothing has been measured yet.")]));
     }
+    const lines = [...groups.values()].flat().filter((l) => l.x.length);
+    if (!this.shared.range && lines.length) {
+      this.shared.all = [Math.min(...lines.map((l) => l.x[0])), Math.max(...lines.map((l) => l.x[l.x.length - 1]))];
+    }
     const isOne = this.ids.length === 1;
     for (const key of keys) {
       const parts = [...new Set(groups.get(key).map((l) => l.key))];
@@ -369,7 +373,7 @@ const COLUMNS = [
   }],
   ["loss", "loss", "number", (r) => number(r.loss)],
   ["test", "test loss", "number", (r) => number(r.test)],
-  ["scores", "test scores", "", (r) => short(Object.entries(r.scores || {}).filter(([k]) => k !== "loss").map(([k, v]) => `${title(k)} ${number(v)}`).join(", "), 60)],
+  ["scores", "test scores", "", (r) => short(Object.entries(r.scores || {}).filter(([k]) => k !== "loss").map(([k, v]) => `${score(k)} ${number(v)}`).join(", "), 60)],
   ["fingerprint", "fingerprint", "", (r) => el("span", {}, el("span", { class: "mono" }, r.fingerprint || ""), " ", r.fingerprint ? badge(r) : null)],
   ["ms_per_step", "ms/step", "number", (r) => number(r.ms_per_step, 3)],
   ["peak_bytes", "memory", "number", (r) => bytes(r.peak_bytes)],
@@ -379,7 +383,7 @@ const COLUMNS = [
   ["lr", "lr", "number", (r) => (typeof r.lr === "number" ? number(r.lr) : r.lr || "")],
   ["batch", "batch", "number", (r) => number(r.batch)],
   ["seed", "seed", "number", (r) => (r.seed === undefined ? "" : String(r.seed))],
-  ["written", "last written", "faint", (r) => when(r.written)],
+  ["written", "written", "faint", (r) => when(r.written).slice(5)],
 ];
 
 function listView() {
@@ -517,7 +521,7 @@ function runView(id) {
     if (!row) { head.replaceChildren(`run ${id}`); facts.replaceChildren(el("p", { class: "error" }, "This run is not there, or not any more.")); return; }
     head.replaceChildren(row.name, state(row), el("span", { class: "mono" }, row.fingerprint || ""), badge(row));
     const all = [["step", stepOf(row)], ["loss", number(row.loss)],
-      ...Object.entries(row.scores || {}).map(([k, v]) => [`test ${title(k)}`, number(v)]),
+      ...Object.entries(row.scores || {}).map(([k, v]) => [`test ${score(k)}`, number(v)]),
       ["best at step", number(row.best_step)], ["ms per step", number(row.ms_per_step, 3)], ["memory peak", bytes(row.peak_bytes)],
       ["model", row.model || ""], ["data", row.data || ""], ["parameters", number(row.parameters)], ["last written", when(row.written)]];
     facts.replaceChildren(...all.filter(([, v]) => v).map(([k, v]) => el("div", {}, el("dt", {}, k), el("dd", {}, short(v)))));
@@ -577,7 +581,7 @@ function compareView(ids) {
   async function details() {
     const all = (await Promise.all(ids.map((id) => get(`run?run=${id}`)))).filter(Boolean);
     const maps = all.map((run) => new Map([
-      ["state", run.state], ["step", stepOf(run)], ["loss", number(run.loss)], ...Object.entries(run.scores || {}).map(([k, v]) => [`test ${title(k)}`, number(v)]),
+      ["state", run.state], ["step", stepOf(run)], ["loss", number(run.loss)], ...Object.entries(run.scores || {}).map(([k, v]) => [`test ${score(k)}`, number(v)]),
       ["ms per step", number(run.ms_per_step, 3)], ["memory peak", bytes(run.peak_bytes)], ["fingerprint", run.fingerprint || ""], ["verified", run.verified ? "verified" : "unverified"],
       ...(run.settings || []),
     ]));
@@ -618,7 +622,7 @@ function diffView(ids) {
     const three = (what, head, rows) => (rows && rows.length ? [el("h2", {}, what), table([head, "A", "B"], rows.map((r) => el("tr", {}, cell(r.name), cell(r.a, "value mono"), cell(r.b, "value mono"))))] : []);
     const tensors = all.tensors_differing || [];
     body.replaceChildren(
-      el("p", {}, all.same ? `The same: ${all.tensors_same} tensors, all settings and measurements.` : `${tensors.length} tensors differ, ${all.tensors_same} are the same.`),
+      el("p", {}, all.same ? `The same: ${all.tensors_same} tensors, all settings and measurements.` : `${tensors.length} tensors differ, ${all.tensors_same} are the same, ${(all.tensors_unlike || []).length} are not in both with one type and shape.`),
       ...three("Settings", "setting", all.settings),
       ...three(`Measurements of step ${number(all.first_step)}, the first that differs`, "measurement", all.measurements),
       ...three("Tensors of other types or shapes", "tensor", all.tensors_unlike),

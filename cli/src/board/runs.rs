@@ -295,7 +295,8 @@ impl Run {
     /// Everything about a run but its curves.
     pub(super) fn details(&self, number: u64) -> Value {
         let mut all = self.numbered(number);
-        let pair = |(name, value): (String, String)| json!([shown(&name, MAX_CHARS), shown(&value, MAX_CHARS)]);
+        let pair =
+            |(name, value): (String, String)| json!([shown(&name, MAX_CHARS), shown(&value, MAX_CHARS)]);
         if let Ok(Some((state, _))) = &self.head {
             let mut settings = named_values("", &state.config);
             settings.push(("numerics".into(), state.numerics.to_string()));
@@ -313,9 +314,11 @@ impl Run {
         };
         let path = self.folder.join(RECORD);
         if stamp(&path).is_some() {
-            all["record"] = json!({"head": record(first_line(&path)), "last": record(last_lines(&path).pop())});
+            all["record"] =
+                json!({"head": record(first_line(&path)), "last": record(last_lines(&path).pop())});
         }
-        all["resume"] = json!(format!("dittograd train --resume {}", shown(&self.folder.to_string_lossy(), MAX_CHARS)));
+        all["resume"] =
+            json!(format!("dittograd train --resume {}", shown(&self.folder.to_string_lossy(), MAX_CHARS)));
         all["has_best"] = json!(stamp(&self.folder.join(BEST)).is_some());
         all
     }
@@ -337,7 +340,9 @@ fn files(folder: &Path) -> Vec<(std::ffi::OsString, u64)> {
 /// The numbers of an object.
 fn numbers(object: &Value) -> Value {
     let pairs = object.as_object().into_iter().flatten();
-    Value::Object(pairs.filter(|(_, v)| v.is_number()).map(|(k, v)| (shown(k, MAX_CHARS), v.clone())).collect())
+    Value::Object(
+        pairs.filter(|(_, v)| v.is_number()).map(|(k, v)| (shown(k, MAX_CHARS), v.clone())).collect(),
+    )
 }
 
 /// What the last lines of the measurements say.
@@ -436,7 +441,8 @@ fn find(root: &Path) -> Vec<PathBuf> {
 /// The numbers of files that are locked on this machine, if they can be listed. Trying to lock a folder would disturb a run that is
 /// about to begin.
 fn locks() -> Option<BTreeSet<u64>> {
-    let text = if cfg!(target_os = "linux") { std::fs::read_to_string("/proc/locks").ok()? } else { return None };
+    let text =
+        if cfg!(target_os = "linux") { std::fs::read_to_string("/proc/locks").ok()? } else { return None };
     // `1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE 0 EOF`. The device is not compared: file systems in layers show another one there.
     let inode = |line: &str| {
         let mut words = line.split_whitespace().skip(1);

@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,7 +43,8 @@ const PULSE: Duration = Duration::from_secs(15);
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
 /// Of files of a run, which are opened as pages of their own: nothing runs in them.
-const FILE_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'none'";
+const FILE_POLICY: &str =
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox; frame-ancestors 'none'";
 
 const PAGE: &str = include_str!("index.html");
 const STYLE: &str = include_str!("board.css");
@@ -250,7 +251,8 @@ impl Shared {
         };
         let (path, values) = parts(&request.url);
         if !request.host.as_deref().is_some_and(is_address) {
-            let why = "this page is asked for by the address of the machine or as localhost, not by another name";
+            let why =
+                "this page is asked for by the address of the machine or as localhost, not by another name";
             return Reply::refused(403, why).send(page);
         }
         if !request.is_get {
@@ -423,7 +425,14 @@ mod tests {
         for good in ["localhost", "LOCALHOST:80", "127.0.0.1:6070", "[::1]:6070", "[::1]", "10.1.2.3"] {
             assert!(is_address(good), "{good}");
         }
-        for bad in ["", "evil.example", "evil.example:6070", "127.0.0.1.evil.example", "localhost.evil", "a@127.0.0.1"] {
+        for bad in [
+            "",
+            "evil.example",
+            "evil.example:6070",
+            "127.0.0.1.evil.example",
+            "localhost.evil",
+            "a@127.0.0.1",
+        ] {
             assert!(!is_address(bad), "{bad}");
         }
     }
