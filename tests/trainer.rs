@@ -5,7 +5,7 @@ use dittograd::data::{self, Batches, Dataset};
 use dittograd::device::cuda::fake::Fake;
 use dittograd::io::Checkpoint;
 use dittograd::prelude::*;
-use dittograd::train::{BEST, CHECKPOINT, End, Event, METRICS, Outcome, RECORD, Record, Verified};
+use dittograd::train::{BEST, CHECKPOINT, End, Event, METRICS, OF_THE_MACHINE, Outcome, RECORD, Record, Verified};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>, Vec<String>
     let text = std::fs::read_to_string(folder.join(METRICS)).unwrap();
     let line = |l: &str| {
         let mut v: serde_json::Value = serde_json::from_str(l).unwrap();
-        v.as_object_mut().unwrap().remove("seconds");
+        v.as_object_mut().unwrap().retain(|name, _| !OF_THE_MACHINE.contains(&name.as_str()));
         v
     };
     let record = std::fs::read_to_string(folder.join(RECORD)).unwrap();

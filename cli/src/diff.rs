@@ -11,7 +11,7 @@ use dittograd::io::Checkpoint;
 use dittograd::io::safetensors::SafeTensors;
 use dittograd::numerics::ordered;
 use dittograd::prelude::*;
-use dittograd::train::measurements;
+use dittograd::train::{OF_THE_MACHINE, measurements};
 use serde_json::{Value, json};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,13 +37,18 @@ const MAX_CHARS: usize = 60;
 
 /// What is known of two sides: text for people, and the same as an object.
 #[derive(Default)]
-struct Report {
+pub(crate) struct Report {
     lines: Vec<String>,
     object: BTreeMap<&'static str, Value>,
     differs: bool,
 }
 
 impl Report {
+    /// As `--json` has it.
+    pub(crate) fn object(&self) -> Value {
+        json!(self.object)
+    }
+
     /// A table of what differs, if there is anything.
     fn differing(&mut self, name: &'static str, head: [&str; 3], rows: Vec<[String; 3]>) {
         let object = |[name, a, b]: &[String; 3]| json!({"name": name, "a": a, "b": b});
@@ -60,8 +65,20 @@ impl Report {
 }
 
 impl Diff {
+    /// Of two files or folders.
+    pub(crate) fn of(a: &Path, b: &Path) -> Diff {
+        Diff { a: a.to_path_buf(), b: b.to_path_buf(), most: usize::MAX }
+    }
+
     /// Runs the command.
     pub(crate) fn run(&self, out: &Out) -> Answer {
+        let report = self.report()?;
+        out.result(|| report.object(), || report.lines.join("\n"))?;
+        Ok(!report.differs)
+    }
+
+    /// What differs.
+    pub(crate) fn report(&self) -> Answer<Report> {
         let mut report = Report::default();
         match [&self.a, &self.b]
             .map(|path| path.is_dir() || path.extension().is_some_and(|e| e == "safetensors"))
@@ -77,8 +94,7 @@ impl Diff {
             }
         }
         report.object.insert("same", json!(!report.differs));
-        out.result(|| json!(report.object), || report.lines.join("\n"))?;
-        Ok(!report.differs)
+        Ok(report)
     }
 
     /// Runs, checkpoints and other files of tensors.
@@ -212,14 +228,14 @@ fn measured(a: &[Value], b: &[Value], report: &mut Report) {
     }
 }
 
-/// The measurements of each step, without times.
+/// The measurements of each step, without time and memory.
 fn by_step(lines: &[Value]) -> BTreeMap<u64, BTreeMap<String, String>> {
     let mut all: BTreeMap<u64, BTreeMap<String, String>> = BTreeMap::new();
     for line in lines {
         if let Some(step) = line["step"].as_u64() {
             let of = all.entry(step).or_default();
             of.extend(named_values("", line));
-            of.remove("seconds");
+            OF_THE_MACHINE.iter().for_each(|name| drop(of.remove(*name)));
         }
     }
     all

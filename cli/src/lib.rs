@@ -6,6 +6,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 mod bench;
+mod board;
 mod check;
 mod devices;
 mod diff;
@@ -51,7 +52,7 @@ struct Cli {
 }
 
 /// Options of every command.
-#[derive(Args)]
+#[derive(Args, Clone)]
 struct Global {
     /// Where to compute: cpu, cuda or cuda:N [default: a GPU if there is one; same bits]
     #[arg(long, global = true, help_heading = "Every command", value_name = "NAME")]
@@ -92,6 +93,8 @@ enum Command {
     Diff(diff::Diff),
     /// Compute a run again from its record, and compare every step; exit 1 if anything differs
     Verify(verify::Verify),
+    /// Show the runs of a folder in the browser, while they train
+    Board(board::Board),
     /// Check ops against their references, on every device; exit 1 if anything is off
     Check(check::Check),
     /// Measure training steps and ops
@@ -294,7 +297,7 @@ fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Cli, Answer<String>
             Err(Ok(text))
         }
         Err(e) if e.kind() == Usage::DisplayHelpOnMissingArgumentOrSubcommand => Err(fail(
-            "a command is needed: train, predict, export, devices, ops, op, graph, inspect, diff, verify, check or bench (see --help)",
+            "a command is needed: train, predict, export, devices, ops, op, graph, inspect, diff, verify, board, check or bench (see --help)",
         )),
         Err(e) => Err(fail(usage(&e))),
     }
@@ -339,6 +342,7 @@ fn run(ranks: &mut Option<Ranks>) -> Answer {
         Command::Inspect(c) => c.run(&out),
         Command::Diff(c) => c.run(&out),
         Command::Verify(c) => c.run(global, &out),
+        Command::Board(c) => c.run(global, &out),
         Command::Check(c) => c.run(global, &out),
         Command::Bench(c) => c.run(global, &out, ranks),
     }

@@ -70,6 +70,24 @@ pub(crate) fn read_regular(op: &str, path: &Path) -> Result<Vec<u8>> {
     Err(Error::file(op, path, "is not a regular file"))
 }
 
+/// The beginning of a regular file: a length of 8 bytes, and as many bytes. Also the length of the whole file.
+#[track_caller]
+pub(crate) fn read_prefixed(path: &Path) -> Result<(Vec<u8>, usize)> {
+    let fail = |e: std::io::Error| Error::file("read", path, e);
+    let meta = std::fs::metadata(path).map_err(fail)?;
+    if !meta.is_file() {
+        return Err(Error::file("read", path, "is not a regular file"));
+    }
+    let mut file = std::fs::File::open(path).map_err(fail)?;
+    let size = file.metadata().map_err(fail)?.len();
+    let mut bytes = Vec::new();
+    file.by_ref().take(size.min(8)).read_to_end(&mut bytes).map_err(fail)?;
+    let length = bytes.first_chunk().map_or(0, |n| u64::from_le_bytes(*n));
+    // The file may be growing.
+    file.take(length.min(size.saturating_sub(8))).read_to_end(&mut bytes).map_err(fail)?;
+    Ok((bytes, usize::try_from(size).unwrap_or(usize::MAX)))
+}
+
 /// All of a file of text.
 #[track_caller]
 pub(crate) fn read_text(op: &str, path: &Path) -> Result<String> {

@@ -495,6 +495,17 @@ impl Checkpoint {
     /// Errors unless the file is a complete checkpoint of a known format. Returns the text of its state.
     #[track_caller]
     pub(super) fn verify(file: &SafeTensors) -> Result<&str> {
+        let (text, hash) = Checkpoint::state(file)?;
+        if *hash != file.digest(HASH) {
+            let why = "is a damaged checkpoint: its content is not what was saved; use another copy";
+            return Err(file.error("load", why));
+        }
+        Ok(text)
+    }
+
+    /// Errors unless the file is marked as a checkpoint of a known format. Returns the text of its state, and the hash of its content.
+    #[track_caller]
+    fn state(file: &SafeTensors) -> Result<(&str, &str)> {
         if !Checkpoint::is_one(file) {
             let why = format!(
                 "holds {} tensors but no checkpoint; load its weights with Params::load or StateDict::read",
@@ -513,22 +524,33 @@ impl Checkpoint {
         let (Some(_), Some(text), Some(hash)) = (entry(FORMAT), entry(STATE), entry(HASH)) else {
             return Err(file.error("load", "is a damaged checkpoint: a part of its metadata is missing"));
         };
-        if *hash != file.digest(HASH) {
-            let why = "is a damaged checkpoint: its content is not what was saved; use another copy";
-            return Err(file.error("load", why));
-        }
-        Ok(text)
+        Ok((text, hash))
+    }
+
+    /// What a file says besides its tensors, which are not read: parameters and states of the optimizer are missing, and nothing is
+    /// known of damage. Also the number of elements of all parameters.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn head(path: impl AsRef<Path>) -> Result<(Checkpoint, usize)> {
+        let file = SafeTensors::read_header(path.as_ref())?;
+        let state = Checkpoint::parse(&file, Checkpoint::state(&file)?.0)?;
+        let params = file.iter().filter(|(name, _)| !name.starts_with(OPTIMIZER));
+        // Each shape fits the file, so that the sum does.
+        let elements = params.map(|(_, e)| e.shape().numel()).sum();
+        Ok((Checkpoint::of(&file, state, StateDict::new(), None)?, elements))
+    }
+
+    #[track_caller]
+    fn parse(file: &SafeTensors, text: &str) -> Result<State> {
+        serde_json::from_str(text).map_err(|e| file.error("load", format!("its state: {}", said(&e))))
     }
 
     /// The checkpoint in an already read file.
     #[track_caller]
     pub fn from_file(file: &SafeTensors) -> Result<Checkpoint> {
         let _strict = environment::enter();
-        let text = Checkpoint::verify(file)?;
-        let wrong = |e: &dyn std::fmt::Display| file.error("load", format!("its state: {}", said(e)));
-        let state: State = serde_json::from_str(text).map_err(|e| wrong(&e))?;
-        let numerics = state.numerics.parse().map_err(|e: Error| wrong(&e))?;
-        let mut optimizer = state.optimizer.map(|o| {
+        let mut state = Checkpoint::parse(file, Checkpoint::verify(file)?)?;
+        let mut optimizer = state.optimizer.take().map(|o| {
             let fresh = |step| ParamState { step, tensors: BTreeMap::new() };
             OptimizerState {
                 step: o.step,
@@ -548,15 +570,27 @@ impl Checkpoint {
             };
             owner.tensors.insert(state.to_string(), numbers(file, name)?);
         }
+        let params = StateDict::of(file, |n| !n.starts_with(OPTIMIZER))?;
+        Checkpoint::of(file, state, params, optimizer)
+    }
+
+    #[track_caller]
+    fn of(
+        file: &SafeTensors,
+        state: State,
+        params: StateDict,
+        optimizer: Option<OptimizerState>,
+    ) -> Result<Checkpoint> {
+        let wrong = |e: Error| file.error("load", format!("its state: {}", said(&e)));
         Ok(Checkpoint {
             model: state.model,
             config: state.config,
-            params: StateDict::of(file, |n| !n.starts_with(OPTIMIZER))?,
+            params,
             frozen: state.frozen,
             optimizer,
             step: state.step,
             random: state.random,
-            numerics,
+            numerics: state.numerics.parse().map_err(wrong)?,
             numerics_version: state.numerics_version,
             data: state.data,
             progress: state.progress.into(),

@@ -16,6 +16,10 @@ pub const BEST: &str = "best.safetensors";
 /// The measurements, one JSON object per line.
 pub const METRICS: &str = "metrics.jsonl";
 
+/// What is measured of the machine, such as time. The other measurements of a run are the same wherever it runs.
+#[doc(hidden)]
+pub const OF_THE_MACHINE: [&str; 2] = ["seconds", "peak_bytes"];
+
 /// A folder that one run at a time writes to: it is locked until this value is dropped or the process ends. Files are
 /// written atomically.
 #[derive(Debug)]

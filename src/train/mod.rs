@@ -15,6 +15,8 @@ mod step;
 mod verify;
 
 pub use evaluate::{Evaluation, Scores};
+#[doc(hidden)]
+pub use folder::OF_THE_MACHINE;
 pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder, measurements};
 pub use record::{RECORD, Record, RecordEnd, RecordHead, Segment, StateHash};
 pub use verify::{Difference, Verified};
@@ -768,7 +770,10 @@ impl Run<'_> {
         let start = Instant::now();
         if let Some(folder) = &mut self.folder {
             let seconds = self.times.first_step + self.times.steps;
-            folder.record(json!({"step": next, "loss": loss, "lr": lr, "seconds": seconds.as_secs_f64()}))?;
+            let (seconds, peak) = (seconds.as_secs_f64(), self.device.memory().peak);
+            folder.record(
+                json!({"step": next, "loss": loss, "lr": lr, "seconds": seconds, "peak_bytes": peak}),
+            )?;
         }
         self.times.files += start.elapsed();
         (self.observe)(&Event::Loss { step: next, loss, lr })?;

@@ -2,6 +2,8 @@
 //! the files it leaves.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+#[cfg(unix)]
+mod board;
 mod commands;
 mod diff;
 #[cfg(unix)]

@@ -1,5 +1,6 @@
 //! The program as a process: how it is started, what it said, and what that should be.
 
+use dittograd::train::OF_THE_MACHINE;
 use serde_json::Value;
 use std::ffi::OsStr;
 use std::path::Path;
@@ -141,7 +142,7 @@ pub fn measured(folder: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(folder.join("metrics.jsonl")).unwrap();
     let line = |l: &str| {
         let mut v: Value = serde_json::from_str(l).unwrap();
-        v.as_object_mut().unwrap().remove("seconds");
+        v.as_object_mut().unwrap().retain(|name, _| !OF_THE_MACHINE.contains(&name.as_str()));
         v
     };
     text.lines().map(line).collect()

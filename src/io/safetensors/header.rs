@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 use std::fmt;
 
-/// The map of texts and the tensors of a file.
-pub(super) fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, Entries), String> {
+/// The map of texts and the tensors of a file of `size` bytes, of which `bytes` are the first: those of the header are enough.
+pub(super) fn parse(bytes: &[u8], size: usize) -> Result<(BTreeMap<String, String>, Entries), String> {
     let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
         return Err(match bytes.len() {
             0 => "it is empty".to_string(),
@@ -26,7 +26,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, Entries),
         return Err(format!("it is one of torch.save, or another archive; in Python, write {how}"));
     }
     let length = u64::from_le_bytes(*length);
-    let room = rest.len();
+    let room = size - 8;
     let Some(text) = usize::try_from(length).ok().and_then(|n| rest.get(..n)) else {
         return Err(format!("a header of {length} bytes is announced, {room} bytes follow"));
     };
@@ -38,7 +38,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, Entries),
     }
     let header: Header = serde_json::from_slice(text).map_err(|e| format!("its header: {}", said(e)))?;
     let start = 8 + text.len();
-    let data = bytes.len() - start;
+    let data = size - start;
     let mut entries = Entries::new();
     for (name, raw) in header.tensors {
         match raw.entry(start, data) {
@@ -61,8 +61,8 @@ pub(super) fn parse(bytes: &[u8]) -> Result<(BTreeMap<String, String>, Entries),
         }
         end = e.place.end;
     }
-    if end != bytes.len() {
-        return Err(format!("{} bytes after the last tensor belong to none", bytes.len() - end));
+    if end != size {
+        return Err(format!("{} bytes after the last tensor belong to none", size - end));
     }
     Ok((header.metadata.unwrap_or_default(), entries))
 }

@@ -99,8 +99,19 @@ impl SafeTensors {
 
     /// Reads a file from bytes in memory; `name` stands for the file in errors.
     pub fn parse(name: impl Into<String>, bytes: Vec<u8>) -> Result<SafeTensors> {
-        let name = name.into();
-        match header::parse(&bytes) {
+        let size = bytes.len();
+        SafeTensors::of(name.into(), bytes, size)
+    }
+
+    /// Reads what a file says about its tensors, and none of them: only [`SafeTensors::metadata`], [`SafeTensors::iter`] and
+    /// [`SafeTensors::get`] know something.
+    pub(crate) fn read_header(path: &Path) -> Result<SafeTensors> {
+        let (bytes, size) = bytes::read_prefixed(path)?;
+        SafeTensors::of(path.display().to_string(), bytes, size)
+    }
+
+    fn of(name: String, bytes: Vec<u8>, size: usize) -> Result<SafeTensors> {
+        match header::parse(&bytes, size) {
             Ok((metadata, entries)) => Ok(SafeTensors { name, bytes, metadata, entries }),
             Err(why) => Err(Error::file("read", name, format!("is not a safetensors file: {why}"))),
         }
