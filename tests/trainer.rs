@@ -6,6 +6,7 @@ use dittograd::device::cuda::fake::Fake;
 use dittograd::io::Checkpoint;
 use dittograd::prelude::*;
 use dittograd::train::{BEST, CHECKPOINT, End, Event, METRICS, OF_THE_MACHINE, Outcome, RECORD, Record, Verified};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -382,6 +383,14 @@ fn a_record_is_the_same_on_a_driver_without_a_gpu() {
     assert_eq!(got, want);
 }
 
+#[test]
+fn cuda_has_the_record_of_the_cpu() {
+    let Some((_turn, device)) = dittograd_check::gpu() else { return };
+    let home = tempfile::tempdir().unwrap();
+    let (want, _) = recorded_on(&Device::cpu().unwrap(), &home.path().join("cpu"));
+    assert_eq!(recorded_on(&device, &home.path().join("cuda")).0, want);
+}
+
 /// A run whose loss is read as the record needs it waits for the device as often as one without a record.
 #[test]
 fn a_record_waits_for_nothing() {
@@ -412,11 +421,13 @@ fn a_trainer_verifies_a_record_and_names_the_first_difference() {
     drop(part(home.path(), Settings { shards: 2, ..PLAIN }, None).unwrap());
     let record = Record::read(home.path().join(RECORD)).unwrap();
     let none = BTreeMap::new();
+    let decay = Cell::new(0.01);
     let verify = |eager: bool, lr: f64, batch: usize, from: Option<Checkpoint>, to: u64| {
         let (train, test) = parts();
         let mut params = Params::new(&Device::cpu().unwrap(), 7);
         let net = Mlp::new(&mut params, &[2, 8, 3]).unwrap();
         let rule = Optimizer::adamw(lr).schedule(Schedule::cosine(STEPS, 1e-4).warmup(3, 0.1)).clip_norm(1.0);
+        let rule = rule.weight_decay(decay.get());
         let trainer = Trainer::new(&params, rule, Batches::new(train, batch, 5).unwrap(), |v| {
             net.forward(v[0])?.dropout(0.1)?.cross_entropy(v[1])
         });
@@ -439,9 +450,13 @@ fn a_trainer_verifies_a_record_and_names_the_first_difference() {
     let middle = verify(false, 0.05, 12, None, 9);
     assert_eq!((middle.steps, middle.state.step), (9, 9));
     assert_eq!(verify(true, 0.05, 12, Some(middle.state), STEPS).difference, None);
-    // Another rate shows in the loss of the step after the first update, another batch before the first.
+    // A rate is part of a state; decay shows in the loss after the first update, another batch before it.
     let other = verify(false, 0.04, 12, None, STEPS).difference.unwrap();
+    assert_eq!((other.step, other.what.starts_with("the state besides its tensors")), (0, true), "{other}");
+    decay.set(0.5);
+    let other = verify(false, 0.05, 12, None, STEPS).difference.unwrap();
     assert_eq!((other.step, other.what.as_str()), (2, "the loss"));
+    decay.set(0.01);
     let other = verify(false, 0.05, 6, None, STEPS).difference.unwrap();
     assert_eq!(other.to_string(), "step 0: the batch size is 12 in the record and 6 here");
 }

@@ -32,12 +32,22 @@ impl Loader {
     pub fn new(mut batches: Batches, step: u64, ahead: usize) -> Result<Loader> {
         Loader::with(step, ahead, move |step| batches.batch(step))
     }
-}
 
-impl<T: Send + 'static> Loader<T> {
     /// The same for any function of the step, for example one that reads files.
     #[track_caller]
     pub fn with(
+        step: u64,
+        ahead: usize,
+        make: impl FnMut(u64) -> Result<Samples> + Send + 'static,
+    ) -> Result<Loader> {
+        Loader::of(step, ahead, make)
+    }
+}
+
+impl<T: Send + 'static> Loader<T> {
+    /// The same for a function that makes something else.
+    #[track_caller]
+    pub(crate) fn of(
         step: u64,
         ahead: usize,
         mut make: impl FnMut(u64) -> Result<T> + Send + 'static,

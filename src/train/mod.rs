@@ -484,7 +484,7 @@ impl<'a> Trainer<'a> {
             };
             Ok((batch, hash))
         };
-        let mut loader = Loader::with(first, AHEAD, make)?;
+        let mut loader = Loader::of(first, AHEAD, make)?;
         let end = loop {
             if run.step >= run.steps || run.checker.as_ref().is_some_and(|c| c.difference.is_some()) {
                 break End::Finished;

@@ -105,7 +105,11 @@ impl<'r> Checker<'r> {
             None if was.tensors.is_empty() => {
                 ("the hash of the state".to_string(), was.root.clone(), here.root.clone())
             }
-            None => ("the state besides its tensors".to_string(), was.root.clone(), here.root.clone()),
+            None => (
+                "the state besides its tensors (steps, rates, random counter, what is frozen)".to_string(),
+                was.root.clone(),
+                here.root.clone(),
+            ),
         };
         let (what, recorded, computed) = difference;
         let what = if of == "the record" { what } else { format!("{of}: {what}") };

@@ -63,6 +63,7 @@ mod shapes;
 mod shards;
 mod snapshots;
 mod spectral;
+mod sums;
 mod support;
 mod tape;
 mod tf32;
