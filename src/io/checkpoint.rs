@@ -721,6 +721,29 @@ mod tests {
     }
 
     #[test]
+    fn a_head_is_read_without_tensors() {
+        let here = tempfile::tempdir().unwrap();
+        let path = here.path().join("run.safetensors");
+        let whole = train(&Net::new(7), true, None, 3);
+        whole.save(&path).unwrap();
+        let (head, parameters) = Checkpoint::head(&path).unwrap();
+        assert_eq!(parameters, whole.params.numel());
+        let without = Checkpoint { params: StateDict::new(), optimizer: None, ..whole };
+        assert_eq!(head, without);
+        // Whatever is missing at the end, the file is not taken for a whole one; a head has no other bytes.
+        let bytes = std::fs::read(&path).unwrap();
+        for length in (0..bytes.len()).step_by(101) {
+            std::fs::write(&path, &bytes[..length]).unwrap();
+            assert!(Checkpoint::head(&path).is_err(), "{length}");
+        }
+        std::fs::write(&path, [&bytes[..], b"x"].concat()).unwrap();
+        assert!(Checkpoint::head(&path).is_err());
+        std::fs::write(&path, [u64::MAX.to_le_bytes().as_slice(), b"{}"].concat()).unwrap();
+        assert!(Checkpoint::head(&path).is_err());
+        assert!(Checkpoint::head(here.path()).is_err());
+    }
+
+    #[test]
     fn numbers_come_back_bit_for_bit() {
         let mut checkpoint = train(&Net::new(7), false, None, 1);
         let optimizer = checkpoint.optimizer.as_mut().unwrap();

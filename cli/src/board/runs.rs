@@ -17,8 +17,10 @@ pub(super) const RECORD: &str = "record.jsonl";
 /// How deep runs are looked for, and in how many folders.
 const MAX_DEPTH: usize = 4;
 const MAX_FOLDERS: usize = 50_000;
-/// Bytes at the end of a file that are read for its last lines, and of the first line of a record.
+/// Bytes at the end of the measurements that are read for the last of them, and of the first and last line of a record, which names
+/// every tensor.
 const TAIL: u64 = 16 << 10;
+const RECORD_LINE: u64 = 1 << 20;
 /// The largest checkpoint whose fingerprint is computed before somebody asks, and the time for it in each round.
 const MAX_UNASKED: u64 = 16 << 20;
 const UNASKED_TIME: Duration = Duration::from_millis(100);
@@ -93,6 +95,8 @@ impl Runs {
                 Some(run) => is_changed |= run.update(seen, next),
                 None => {
                     self.numbers.insert(folder.clone(), number);
+                    // It may come back.
+                    self.gone.retain(|(n, _)| *n != number);
                     let path = folder.strip_prefix(&self.root).unwrap_or(folder);
                     let name = match path.as_os_str().is_empty() {
                         true => folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy(),
@@ -314,8 +318,7 @@ impl Run {
         };
         let path = self.folder.join(RECORD);
         if stamp(&path).is_some() {
-            all["record"] =
-                json!({"head": record(first_line(&path)), "last": record(last_lines(&path).pop())});
+            all["record"] = json!({"head": record(first_line(&path)), "last": record(last_lines(&path, RECORD_LINE).pop())});
         }
         all["resume"] =
             json!(format!("dittograd train --resume {}", shown(&self.folder.to_string_lossy(), MAX_CHARS)));
@@ -361,7 +364,7 @@ impl Last {
     fn read(path: &Path) -> Last {
         let mut last = Last::default();
         let mut time = None;
-        for line in last_lines(path).iter().rev() {
+        for line in last_lines(path, TAIL).iter().rev() {
             let Some(step) = line["step"].as_u64() else { continue };
             last.step = last.step.max(Some(step));
             last.loss = last.loss.or(line["loss"].as_f64());
@@ -385,15 +388,15 @@ impl Last {
     }
 }
 
-/// The whole lines at the end of a file that are JSON.
-fn last_lines(path: &Path) -> Vec<Value> {
+/// The whole lines among the last bytes of a file that are JSON.
+fn last_lines(path: &Path, most: u64) -> Vec<Value> {
     let read = || -> std::io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         let size = file.metadata()?.len();
-        file.seek(SeekFrom::Start(size.saturating_sub(TAIL)))?;
+        file.seek(SeekFrom::Start(size.saturating_sub(most)))?;
         let mut bytes = Vec::new();
-        file.take(TAIL).read_to_end(&mut bytes)?;
-        if size > TAIL {
+        file.take(most).read_to_end(&mut bytes)?;
+        if size > most {
             let cut = bytes.iter().position(|b| *b == b'\n').unwrap_or(bytes.len());
             bytes.drain(..cut);
         }
@@ -406,7 +409,7 @@ fn last_lines(path: &Path) -> Vec<Value> {
 /// The first line of a file, if it is JSON.
 fn first_line(path: &Path) -> Option<Value> {
     let mut line = Vec::new();
-    BufReader::new(File::open(path).ok()?).take(TAIL).read_until(b'\n', &mut line).ok()?;
+    BufReader::new(File::open(path).ok()?).take(RECORD_LINE).read_until(b'\n', &mut line).ok()?;
     serde_json::from_slice(&line).ok()
 }
 
