@@ -83,9 +83,9 @@ class Browser:
         return answer["result"].get("value")
 
     def until(self, script, seconds=30):
-        """Waits until a piece of JavaScript is true."""
+        """Waits until a piece of JavaScript is true; while a page loads, it may not run."""
         end = time.monotonic() + seconds
-        while not self.value(script):
+        while not self.value(f"(() => {{ try {{ return {script}; }} catch {{ return false; }} }})()"):
             if time.monotonic() > end:
                 raise SystemExit(f"after {seconds} s it is not so: {script}\n{self.value('document.body.innerText')[:3000]}\n{self.errors}")
             time.sleep(0.05)
@@ -179,6 +179,7 @@ def test(program, home):
         browser.until("document.querySelectorAll('.plot').length >= 5 && document.querySelectorAll('.differs').length > 0")
         check("c compares, with what differs", "#compare" in browser.value("location.hash"), browser)
         browser.key("Escape")
+        browser.until(f"{rows} === 2")
         browser.key("Enter")
         browser.until("document.querySelectorAll('.plot').length >= 5 && document.querySelectorAll('.pictures img').length > 0")
         browser.until("[...document.images].every((i) => i.complete)")

@@ -45,7 +45,7 @@ function bytes(n) {
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
   let at = 0;
   while (n >= 1024 && at < units.length - 1) { n /= 1024; at += 1; }
-  return `${at === 0 ? n : n.toFixed(1)} ${units[at]}`;
+  return `${Number(n.toPrecision(4))} ${units[at]}`;
 }
 
 const short = (text, most = 200) => (text.length > most ? `${text.slice(0, most)}…` : text);
