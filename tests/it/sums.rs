@@ -27,7 +27,7 @@ fn are_those_of_the_cpu_on_a_driver_without_a_gpu() {
     let want = sums::of_buffers(&cpu, &values(&cpu)).unwrap();
     assert_eq!(sums::of_buffers(&d, &values(&d)).unwrap(), want);
     assert_eq!(want[148], sums::of_words(&words(40_000)[3..33_336]));
-    assert_eq!(sums::of_buffers(&d, &[]).unwrap(), []);
+    assert!(sums::of_buffers(&d, &[]).unwrap().is_empty());
 }
 
 #[test]
