@@ -5,7 +5,9 @@ use dittograd::data::{self, Batches, Dataset};
 use dittograd::device::cuda::fake::Fake;
 use dittograd::io::Checkpoint;
 use dittograd::prelude::*;
-use dittograd::train::{BEST, CHECKPOINT, End, Event, METRICS, OF_THE_MACHINE, Outcome, RECORD, Record, Verified};
+use dittograd::train::{
+    BEST, CHECKPOINT, End, Event, METRICS, OF_THE_MACHINE, Outcome, RECORD, Record, Verified,
+};
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::path::Path;

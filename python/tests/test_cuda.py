@@ -88,7 +88,7 @@ def test_a_view_copies_nothing():
         same(torch.from_dlpack(x.__dlpack__(stream=stream, max_version=(1, 0))), x.numpy())
         same(torch.from_dlpack(x.__dlpack__(stream=stream)), x.numpy())
     for shape in ((), (0, 3), (2, 1, 3)):
-        same(torch.from_dlpack(session.ones(*shape)), np.ones(shape, np.float32))
+        same(torch.from_dlpack(session.tensor(np.ones(shape, np.float32))), np.ones(shape, np.float32))
     indices = torch.from_dlpack(session.tensor([3, 4294967295]))
     assert indices.is_cuda and indices.dtype == torch.uint32
     assert indices.to(torch.int64).tolist() == [3, 4294967295]

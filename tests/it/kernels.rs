@@ -217,9 +217,11 @@ fn no_module_adds_floats_atomically() {
     let modules = modules();
     assert!(modules.len() > 30);
     for (name, source) in modules {
-        // Tickets, and counts of digits and of blocks that have come, are whole numbers.
+        // Tickets, counts of digits and of blocks that have come, and sums of words are whole numbers.
         let whole = [
             "atomicAdd(reinterpret_cast<u64*>(turns), 1ull)",
+            "atomicAdd(reinterpret_cast<u64*>(work), 1ull)",
+            "atomicAdd(out + value, sum)",
             "atomicAdd(ticket, 1u)",
             "atomicAdd(arrived, 1u)",
             "atomicAdd(&counts[digit], __popc(peers))",

@@ -1,6 +1,8 @@
 //! Scatter-adds.
 
-use super::accumulate::{Add, Combine, add_cuda, add_in_turn, add_workspace, added, fits_shared, two_or_three};
+use super::accumulate::{
+    Add, Combine, add_cuda, add_in_turn, add_workspace, added, fits_shared, two_or_three,
+};
 use super::{IndexSelect, Layout, MIN_WORDS_PER_TASK, TakeAlongAxis, module, shape_of, size_fits, sort};
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, Recorder, Val, mismatch};
 use dittograd_device::cuda::Source;

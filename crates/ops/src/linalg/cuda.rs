@@ -109,14 +109,7 @@ pub(super) fn solve(
         args.u32(rows as u32).u64(m as u64).u64(batch as u64).i32(i32::from(unit));
         launch(cuda, "solve_block", m.div_ceil(COLUMNS), 1, batch, &args)?;
         let next = from + rows;
-        update(
-            cuda,
-            x.from(next, 0),
-            a.from(next, from),
-            x.from(from, 0),
-            batch,
-            [n - next, m, rows],
-        )?;
+        update(cuda, x.from(next, 0), a.from(next, from), x.from(from, 0), batch, [n - next, m, rows])?;
     }
     Ok(())
 }

@@ -123,7 +123,12 @@ impl Op for TopK {
                 let kernel = run.cuda.kernel(&name, source, "select_first")?;
                 let select = |from: u64, n_from: usize, parts: usize, out: u64| {
                     let mut args = Args::new();
-                    args.ptr(run.ins[0]).ptr(from).ptr(out).u32(n as u32).u32(n_from as u32).u32(parts as u32);
+                    args.ptr(run.ins[0])
+                        .ptr(from)
+                        .ptr(out)
+                        .u32(n as u32)
+                        .u32(n_from as u32)
+                        .u32(parts as u32);
                     args.u32(k as u32).u32(padded(k) as u32).u32(flip(self.largest));
                     let blocks = [(rows * parts) as u32, 1, 1];
                     run.cuda.launch(kernel, blocks, 1024, shared_bytes(padded(k)), &args)
