@@ -4,7 +4,7 @@ use super::curves::{SPEED, points};
 use crate::inspect::named_values;
 use dittograd::error::shown;
 use dittograd::io::Checkpoint;
-use dittograd::train::{BEST, CHECKPOINT, METRICS};
+use dittograd::train::{BEST, CHECKPOINT, METRICS, RECORD};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
@@ -12,8 +12,6 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What happened in each step of a run, with hashes.
-pub(super) const RECORD: &str = "record.jsonl";
 /// How deep runs are looked for, and in how many folders.
 const MAX_DEPTH: usize = 4;
 const MAX_FOLDERS: usize = 50_000;

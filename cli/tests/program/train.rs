@@ -434,7 +434,7 @@ fn a_full_disk_ends_a_run_that_goes_on_to_the_same_fingerprint() {
     for (i, (blocks, options, file, saved)) in [
         (1, "", "r0/checkpoint.safetensors", false),
         (8, "--record none", "r1/metrics.jsonl", true),
-        (40, "--record none", "r2/curves.png", true),
+        (44, "--record none", "r2/curves.png", true),
         (24, "--tensorboard --record none", "r3/events.out.tfevents", true),
         (24, "", "r4/record.jsonl", true),
     ]
