@@ -114,7 +114,7 @@ fn push(list: &mut [f32], word: f32) {
     list[0] = f32::from_bits(count + 1);
 }
 
-/// The module of [`Append`]'s kernel.
+/// The module of the kernel that appends.
 pub fn append_module() -> Source {
     ("append".to_string(), include_str!("effect.cu"))
 }
