@@ -124,11 +124,9 @@ fn contradiction(record: &Record, checkpoint: &Checkpoint, hash: &StateHash) -> 
     if was.root == hash.root {
         return None;
     }
-    let differs = was.tensors.iter().find(|(name, sum)| hash.tensors.get(*name) != Some(*sum));
-    Some(match differs {
-        Some((name, sum)) => {
-            let here = hash.tensors.get(name).map_or("none".into(), |s| format!("{s:016x}"));
-            format!("the sum of tensor {name} is {here}, in the record after step {step} it is {sum:016x}")
+    Some(match was.first_difference(hash) {
+        Some((name, [sum, here])) => {
+            format!("the sum of tensor {name} is {here}, in the record after step {step} it is {sum}")
         }
         None => format!("its state is not the one that the record has after step {step}"),
     })
@@ -141,6 +139,9 @@ impl Verify {
             Ok(evidence) => evidence,
             Err(no) => return say_no(out, no),
         };
+        if self.receipt.is_some() && evidence.record.is_receipt() {
+            return fail(format!("--receipt: {} is one already; copy it", self.run.display()));
+        }
         let device = device_for(&evidence.record, global)?;
         self.replay(&evidence, &device, out)
     }
@@ -232,9 +233,6 @@ impl Verify {
         }
         let root = record.root();
         if let Some(file) = &self.receipt {
-            if record.is_receipt() {
-                return fail(format!("--receipt: {} is one already; copy it", self.run.display()));
-            }
             atomic::write(file, record.receipt()?.as_bytes())?;
         }
         out.result(

@@ -26,7 +26,7 @@ use crate::device::{Device, Meta};
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Graph;
 use crate::io::{Best, Checkpoint, DataState, Progress};
-use crate::numerics::{NUMERICS_VERSION, environment};
+use crate::numerics::{NUMERICS_VERSION, canonical_bits, environment};
 use crate::optim::Optimizer;
 use crate::parallel::World;
 use crate::params::Params;
@@ -703,13 +703,7 @@ impl Run<'_> {
         let Some(recorded) = &mut self.recorded else { return };
         for loss in losses {
             let Some((step, batch, random)) = recorded.waiting.pop_front() else { break };
-            recorded.ready.push_back(Entry {
-                step,
-                batch,
-                loss: record::loss_bits(*loss),
-                random,
-                state: None,
-            });
+            recorded.ready.push_back(Entry { step, batch, loss: canonical_bits(*loss), random, state: None });
         }
         if let Some(last) = recorded.ready.back_mut() {
             last.state = state;

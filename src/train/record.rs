@@ -71,6 +71,17 @@ impl StateHash {
         Ok(StateHash::new(&frozen, &optimizer.counters(), calls, tensors))
     }
 
+    /// The first tensor by name whose sum is another one in `other`, and both sums. `None` also if this state has no sums, as that of a
+    /// receipt.
+    #[doc(hidden)]
+    pub fn first_difference(&self, other: &StateHash) -> Option<(String, [String; 2])> {
+        let (a, b) = (&self.tensors, &other.tensors);
+        let names = a.keys().chain(b.keys()).filter(|_| !a.is_empty());
+        let name = names.filter(|name| a.get(*name) != b.get(*name)).min()?;
+        let sum = |of: &BTreeMap<String, u64>| of.get(name).map_or("none".into(), |s| format!("{s:016x}"));
+        Some((name.clone(), [sum(a), sum(b)]))
+    }
+
     fn new(
         frozen: &BTreeSet<String>,
         optimizer: &OptimizerState,
@@ -114,11 +125,6 @@ pub(super) fn batch_hash((x, y): &Samples) -> String {
     let mut hash = blake3::Hasher::new();
     add_bits(&mut hash, [x, y]);
     hash.finalize().to_hex()[..32].to_string()
-}
-
-/// The bits of a loss; all NaNs are one.
-pub(super) fn loss_bits(loss: f32) -> u32 {
-    if loss.is_nan() { f32::NAN.to_bits() } else { loss.to_bits() }
 }
 
 /// What a run is, and the state it starts from.

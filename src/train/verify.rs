@@ -92,26 +92,16 @@ impl<'r> Checker<'r> {
         if was.root == here.root || self.difference.is_some() {
             return;
         }
-        let names = was.tensors.keys().chain(here.tensors.keys());
-        let sum = |state: &StateHash, name: &String| {
-            state.tensors.get(name).map_or("none".into(), |s| format!("{s:016x}"))
-        };
-        // A receipt has no sums.
-        let is_known = |_: &&String| !was.tensors.is_empty();
-        let differs =
-            names.filter(is_known).filter(|name| was.tensors.get(*name) != here.tensors.get(*name)).min();
-        let difference = match differs {
-            Some(name) => (format!("the sum of tensor {name}"), sum(was, name), sum(here, name)),
-            None if was.tensors.is_empty() => {
-                ("the hash of the state".to_string(), was.root.clone(), here.root.clone())
-            }
+        let roots = [&was.root, &here.root].map(String::clone);
+        let (what, [recorded, computed]) = match was.first_difference(here) {
+            Some((name, sums)) => (format!("the sum of tensor {name}"), sums),
+            // A receipt has no sums.
+            None if was.tensors.is_empty() => ("the hash of the state".to_string(), roots),
             None => (
                 "the state besides its tensors (steps, rates, random counter, what is frozen)".to_string(),
-                was.root.clone(),
-                here.root.clone(),
+                roots,
             ),
         };
-        let (what, recorded, computed) = difference;
         let what = if of == "the record" { what } else { format!("{of}: {what}") };
         self.difference = Some(Difference { step, what, recorded, computed });
     }

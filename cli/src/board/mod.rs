@@ -8,6 +8,7 @@ mod runs;
 mod server;
 
 use crate::out::Out;
+use crate::train::folder;
 use crate::{Answer, Global, fail};
 use clap::Args;
 use runs::Runs;
@@ -80,8 +81,7 @@ impl Shared {
 impl Board {
     /// Runs the command.
     pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
-        let runs = std::env::var_os("DITTOGRAD_RUNS").filter(|v| !v.is_empty() && v != "none");
-        let asked = self.folder.clone().or(runs.map(PathBuf::from)).unwrap_or_else(|| PathBuf::from("runs"));
+        let asked = self.folder.clone().or_else(folder::runs).unwrap_or_else(|| PathBuf::from("runs"));
         let folder = match asked.canonicalize() {
             Ok(folder) if folder.is_dir() => folder,
             Ok(_) => return fail(format!("{}: is a file, not the folder of runs", asked.display())),

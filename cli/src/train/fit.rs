@@ -77,9 +77,9 @@ pub(super) fn fit(
             }
         });
     trainer = match command.record {
-        RecordEvery::Evaluation => trainer,
-        RecordEvery::Steps(steps) => trainer.record_every(steps),
-        RecordEvery::Never => trainer.unrecorded(),
+        None => trainer,
+        Some(RecordEvery::Steps(steps)) => trainer.record_every(steps),
+        Some(RecordEvery::Never) => trainer.unrecorded(),
     };
     if let Some(ranks) = ranks {
         trainer = trainer.world(&ranks.world);

@@ -9,15 +9,23 @@ use std::path::{Path, PathBuf};
 /// The most runs of a model in one place.
 const MAX_RUNS: usize = 10_000;
 
+/// Where runs are by default: DITTOGRAD_RUNS, or `runs`; `None` if DITTOGRAD_RUNS is `none`.
+pub(crate) fn runs() -> Option<PathBuf> {
+    let set = std::env::var_os("DITTOGRAD_RUNS").filter(|v| !v.is_empty());
+    let runs = set.map_or_else(|| PathBuf::from("runs"), PathBuf::from);
+    (runs.as_os_str() != "none").then_some(runs)
+}
+
 /// The requested folder, or a new one with the model's name; `None` if none is wanted. A folder that already holds a
 /// run is an error: nothing is overwritten.
 pub(super) fn make(asked: Option<&Path>, model: &str) -> Answer<Option<RunFolder>> {
-    let runs = std::env::var_os("DITTOGRAD_RUNS").filter(|v| !v.is_empty());
-    let path = match (asked, runs) {
-        (Some(path), _) if path.as_os_str() == "none" => return Ok(None),
-        (None, Some(runs)) if runs == "none" => return Ok(None),
-        (Some(path), _) => path.to_path_buf(),
-        (None, runs) => free(&runs.map_or_else(|| PathBuf::from("runs"), PathBuf::from), model)?,
+    let path = match asked {
+        Some(path) if path.as_os_str() == "none" => return Ok(None),
+        Some(path) => path.to_path_buf(),
+        None => match runs() {
+            Some(runs) => free(&runs, model)?,
+            None => return Ok(None),
+        },
     };
     if fs::metadata(&path).is_ok_and(|meta| !meta.is_dir()) {
         return fail(format!("{}: is a file, not a folder; use another --out", path.display()));

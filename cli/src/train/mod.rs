@@ -2,7 +2,7 @@
 //! another run can continue.
 
 pub(crate) mod fit;
-mod folder;
+pub(crate) mod folder;
 mod report;
 
 use crate::images::{MAX_SIDE, Size, parse_size, size_text};
@@ -129,8 +129,8 @@ pub(crate) struct Train {
     #[arg(long, help_heading = "Run and files", value_name = "PATH")]
     resume: Option<PathBuf>,
     /// Hash the whole state for the record every K steps too, not only at evaluations; or `none`: keep no record
-    #[arg(long, help_heading = "Run and files", value_name = "K|none", value_parser = record_every, default_value = "", hide_default_value = true)]
-    record: RecordEvery,
+    #[arg(long, help_heading = "Run and files", value_name = "K|none", value_parser = record_every)]
+    record: Option<RecordEvery>,
     /// Also write event files for TensorBoard into the folder
     #[arg(long, help_heading = "Run and files")]
     tensorboard: bool,
@@ -142,12 +142,10 @@ pub(crate) struct Train {
     memory: Option<u64>,
 }
 
-/// When the record of a run has a hash of its state.
+/// When the record of a run has a hash of its state besides at evaluations.
 #[derive(Clone, Copy)]
 enum RecordEvery {
-    /// At evaluations.
-    Evaluation,
-    /// Every so many steps, too.
+    /// Every so many steps.
     Steps(u64),
     /// There is no record.
     Never,
@@ -155,7 +153,6 @@ enum RecordEvery {
 
 fn record_every(text: &str) -> Result<RecordEvery, String> {
     match (text, text.parse()) {
-        ("", _) => Ok(RecordEvery::Evaluation),
         ("none", _) => Ok(RecordEvery::Never),
         (_, Ok(steps @ 1..)) => Ok(RecordEvery::Steps(steps)),
         _ => Err("use a whole number from 1, or none".into()),

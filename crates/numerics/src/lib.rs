@@ -75,6 +75,7 @@ pub fn same_bits(a: f32, b: f32) -> bool {
 }
 
 /// The bits of a float with all NaNs made one, for comparing and hashing.
+#[inline(always)]
 pub fn canonical_bits(x: f32) -> u32 {
     if x.is_nan() { 0x7fc0_0000 } else { x.to_bits() }
 }

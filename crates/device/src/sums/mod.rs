@@ -11,6 +11,7 @@ use crate::cpu::simd::simd_fn;
 use crate::cuda::driver::HostMemory;
 use crate::cuda::{Args, Cuda, Source, Work};
 use crate::{Backend, Buffer, Cpu, Device};
+use dittograd_numerics::canonical_bits;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
 use std::sync::{Arc, LazyLock};
@@ -23,16 +24,10 @@ const BLOCK: usize = 16 * 1024;
 /// Values one launch takes: their addresses travel as kernel arguments.
 const PER_LAUNCH: usize = 128;
 
-/// All NaNs are one.
-#[inline(always)]
-fn canonical(word: f32) -> u64 {
-    let bits = word.to_bits();
-    u64::from(if bits & 0x7fff_ffff > 0x7f80_0000 { 0x7fc0_0000 } else { bits })
-}
-
 #[inline(always)]
 fn term(i: u64, low: f32, high: f32) -> u64 {
-    let x = (canonical(high) << 32 | canonical(low)).wrapping_add(i.wrapping_mul(STEP));
+    let [low, high] = [low, high].map(|word| u64::from(canonical_bits(word)));
+    let x = (high << 32 | low).wrapping_add(i.wrapping_mul(STEP));
     let x = (x ^ x >> 32).wrapping_mul(MIX);
     let x = (x ^ x >> 32).wrapping_mul(MIX);
     x ^ x >> 32
@@ -81,10 +76,10 @@ pub fn of_buffers(device: &Device, values: &[Buffer]) -> Result<Vec<u64>> {
 
 #[track_caller]
 fn on_cuda(cuda: &Arc<Cuda>, device: &Device, values: &[Buffer]) -> Result<Vec<u64>> {
-    let sums = device.alloc_for("sums", &Shape::new(&[2 * values.len()])?)?;
     if values.is_empty() {
         return Ok(Vec::new());
     }
+    let sums = device.alloc_for("sums", &Shape::new(&[2 * values.len()])?)?;
     let at = sums.address("sums")?;
     cuda.fill(at, 0, sums.len())?;
     let (module, source) = module();
