@@ -220,7 +220,7 @@ fn no_module_adds_floats_atomically() {
         // Tickets, counts of digits and of blocks that have come, and sums of words are whole numbers.
         let whole = [
             "atomicAdd(reinterpret_cast<u64*>(turns), 1ull)",
-            "atomicAdd(reinterpret_cast<u64*>(work), 1ull)",
+            "atomicAdd(jobs_taken, 1ull)",
             "atomicAdd(out + value, sum)",
             "atomicAdd(ticket, 1u)",
             "atomicAdd(arrived, 1u)",

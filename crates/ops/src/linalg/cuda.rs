@@ -16,14 +16,27 @@ const BLOCK: usize = 64;
 /// Side of a tile of an update.
 const TILE: usize = 64;
 
-/// Right-hand sides of a block of the solver.
-const COLUMNS: usize = 32;
+/// Right-hand sides of a block of threads of `solve_columns`; `solve_block` has twice as many.
+const COLUMNS: usize = 16;
+
+/// Side of a tile of a factor, and rows that `solve_columns` substitutes at once.
+const SIDE: usize = 32;
+
+/// Shared memory of `solve_columns`: three stages of 256 rows and COLUMNS right-hand sides with 32 terms each, padded.
+const STAGES_BYTES: usize = 3 * 4 * (8 * SIDE * (SIDE + 4) + SIDE * (COLUMNS + 4));
+
+/// Bits of a word of a factor before it is computed: a NaN that no operation gives.
+const ABSENT: u32 = 0xffff_beef;
 
 /// Largest second dimension of a grid; kernels go round it.
 const MAX_BATCH: usize = 65_535;
 
 pub(super) fn module() -> Source {
-    crate::module("linalg".into(), || format!("#define BLOCK {BLOCK}\n{LINALG_CU}"))
+    let sizes = [("TILE", TILE), ("SIDE", SIDE), ("COLUMNS", COLUMNS), ("ABSENT", ABSENT as usize)];
+    let text = || {
+        sizes.iter().map(|(name, value)| format!("#define {name} {value}u\n")).collect::<String>() + LINALG_CU
+    };
+    crate::module("linalg".into(), text)
 }
 
 /// Matrices of a batch: the address of the first element, and the distances of matrices, rows and columns in words. Reversed
@@ -101,13 +114,33 @@ pub(super) fn solve(
     if batch * n * m == 0 {
         return Ok(());
     }
+    // Few blocks of columns have a multiprocessor each. A small matrix with many of them is faster with several on one.
+    let blocks = m.div_ceil(COLUMNS);
+    let many = blocks.saturating_mul(batch) > cuda.sm_count() as usize;
+    if n > if many { 2 * BLOCK } else { BLOCK }
+        && STAGES_BYTES + SIDE * (SIDE + 4) * 4 <= cuda.max_shared_per_block()
+    {
+        let mut args = Args::new();
+        a.pass(&mut args);
+        x.pass(&mut args);
+        args.u32(n as u32).u64(m as u64).u64(batch as u64).i32(i32::from(unit));
+        let (name, source) = module();
+        let grid = [blocks as u32, 1, batch.min(MAX_BATCH) as u32];
+        return cuda.launch(
+            cuda.kernel(&name, source, "solve_columns")?,
+            grid,
+            256,
+            STAGES_BYTES as u32,
+            &args,
+        );
+    }
     for from in (0..n).step_by(BLOCK) {
         let rows = BLOCK.min(n - from);
         let mut args = Args::new();
         a.from(from, from).pass(&mut args);
         x.from(from, 0).pass(&mut args);
         args.u32(rows as u32).u64(m as u64).u64(batch as u64).i32(i32::from(unit));
-        launch(cuda, "solve_block", m.div_ceil(COLUMNS), 1, batch, &args)?;
+        launch(cuda, "solve_block", m.div_ceil(2 * COLUMNS), 1, batch, &args)?;
         let next = from + rows;
         update(cuda, x.from(next, 0), a.from(next, from), x.from(from, 0), batch, [n - next, m, rows])?;
     }
@@ -143,20 +176,19 @@ fn update_as_is(cuda: &Cuda, all: [Matrix; 3], batch: usize, sizes: [usize; 3]) 
     launch(cuda, "update", columns.div_ceil(TILE), rows.div_ceil(TILE), batch, &args)
 }
 
-/// Side of a tile of a factor, as `SIDE` in the text.
-const SIDE: usize = 32;
+/// Words of workspace of [`cholesky`]: the number of jobs that were taken.
+pub(super) const CHOLESKY_WORKSPACE: usize = 2;
 
-/// Words of workspace of [`cholesky`]: a count in two words, and one for each row of tiles.
-pub(super) fn cholesky_workspace(batch: usize, n: usize) -> usize {
-    2 + batch * n.div_ceil(SIDE)
-}
-
-/// Writes the lower factors of the symmetric parts of dense matrices `a` to `l`, and zeros above them.
+/// Writes the lower factors of the symmetric parts of dense matrices `a` to `l`, which is dense or its transpose is, and zeros above them.
 pub(super) fn cholesky(cuda: &Cuda, a: u64, l: Matrix, batch: usize, n: usize, workspace: u64) -> Result<()> {
     if batch * n == 0 {
         return Ok(());
     }
-    cuda.fill(workspace, 0, cholesky_workspace(batch, n))?;
+    let (name, source) = module();
+    let words = batch * n * n;
+    let mut args = Args::new();
+    args.ptr(l.at).u64(words as u64).ptr(workspace);
+    cuda.launch(cuda.kernel(&name, source, "cholesky_start")?, grid(cuda, words), 256, 0, &args)?;
     let mut args = Args::new();
     args.ptr(a);
     l.pass(&mut args);
@@ -166,7 +198,6 @@ pub(super) fn cholesky(cuda: &Cuda, a: u64, l: Matrix, batch: usize, n: usize, w
     // The blocks on the way of a large matrix's diagonal should not share their multiprocessors with many others.
     let together = if tiles > 8 { 2 } else { 8 };
     let blocks = all.min(together * cuda.sm_count() as usize) as u32;
-    let (name, source) = module();
     cuda.launch(cuda.kernel(&name, source, "cholesky_tiles")?, [blocks, 1, 1], 128, 0, &args)
 }
 
