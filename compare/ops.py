@@ -177,11 +177,11 @@ def scatters():
 
 
 def factors():
-    """Factors of matrices. Ours has no random positive definite matrix to time, but computes the same on any; NaN and infinities cost it nothing."""
+    """Factors of matrices, and systems; those that must be positive definite have a large diagonal."""
     for batch, n in ((1, 512), (1, 2048), (64, 128)):
         a = rand(batch, n, n).detach()
-        a = (a @ a.mT + n * torch.eye(n, device=args.device)).requires_grad_()
-        work = f"cholesky:{batch},{n},{n}" + '@{"upper": false}'
+        a = (a + a.mT + n * torch.eye(n, device=args.device)).requires_grad_()
+        work = f"cholesky:{batch},{n},{n}^{n}" + '@{"upper": false}'
         yield from both(f"cholesky {batch}x{n}", work, torch.linalg.cholesky, a)
     for batch, m, n in ((1, 512, 512), (1, 2048, 64), (64, 128, 128)):
         a = rand(batch, m, n)
@@ -192,7 +192,7 @@ def factors():
         a = (rand(batch, n, n).detach() + n * torch.eye(n, device=args.device)).requires_grad_()
         flags = '{"upper": false, "ta": false, "unit": false, "right": false}'
         fn = lambda a, b: torch.linalg.solve_triangular(a, b, upper=False)
-        work = f"triangular_solve:{batch},{n},{n}/{batch},{n},{m}@{flags}"
+        work = f"triangular_solve:{batch},{n},{n}^{n}/{batch},{n},{m}@{flags}"
         yield from both(f"triangular_solve {batch}x{n} {m}", work, fn, a, rand(batch, n, m))
 
 

@@ -40,8 +40,8 @@ pub(crate) struct Bench {
     /// babygpt_b64_t256, gpt2s_b8_t1024, gpt_b8_t128, lstm_b32_t128 or gru_b32_t128, or with another batch (b),
     /// shards (s), context (t), vocabulary (v) or grid (g), and with the suffix _eager for one op at a time; or an op:
     /// matmul:M,N,K[,ta][,tb], or OP:INPUTS[@ATTRS][+grad] for any op: inputs are sizes like 64,128
-    /// separated by /, indices below 10 are 64%10, attributes a JSON object, and +grad adds the gradient
-    /// rule; equal inputs of elementwise ops and the axis of sum and mean need not be written [default:
+    /// separated by /, indices below 10 are 64%10, matrices with 9 added to their diagonals 64,64^9,
+    /// attributes a JSON object, and +grad adds the gradient rule; equal inputs of elementwise ops and the axis of sum and mean need not be written [default:
     /// one of each kind]
     #[arg(value_name = "WORKLOAD")]
     workloads: Vec<String>,
@@ -104,6 +104,8 @@ fn time(device: &Device, mut call: impl FnMut() -> Result<(), Error>) -> Result<
 struct Work {
     op: AnyOp,
     ins: Vec<SampleIn>,
+    /// What is added to the diagonals of each input's matrices.
+    diagonals: Vec<f32>,
     /// Multiplications and additions, if the op is bound by them.
     flops: Option<f64>,
     /// Whether the gradient rule runs too.
@@ -118,17 +120,38 @@ fn sizes(workload: &str, text: &str) -> Answer<Vec<usize>> {
     text.split(',').filter(|p| !p.is_empty()).map(one).collect()
 }
 
-/// An input: sizes, and for indices their exclusive bound.
-fn input(workload: &str, text: &str) -> Answer<SampleIn> {
+/// An input: sizes, and for indices their exclusive bound; and what is added to diagonals.
+fn input(workload: &str, text: &str) -> Answer<(SampleIn, f32)> {
+    let (text, diagonal) = match text.split_once('^') {
+        Some((text, n)) => match n.parse() {
+            Ok(n) => (text, n),
+            Err(_) => return fail(format!("`{workload}`: `{n}` is not a number to add to a diagonal")),
+        },
+        None => (text, 0.0),
+    };
     let (dims, bound) = match text.split_once('%') {
         Some((dims, bound)) => (dims, sizes(workload, bound)?.first().copied()),
         None => (text, None),
     };
     let shape = Shape::new(&sizes(workload, dims)?)?;
-    Ok(match bound {
+    let of = match bound {
         None => SampleIn::Num(shape, (-1.0, 1.0)),
         Some(n) => SampleIn::Idx(shape, u32::try_from(n).unwrap_or(u32::MAX)),
-    })
+    };
+    if diagonal != 0.0 && (bound.is_some() || shape.rank() < 2) {
+        return fail(format!("`{workload}`: `{text}` has no matrices with a diagonal to add to"));
+    }
+    Ok((of, diagonal))
+}
+
+/// Adds to the diagonals of matrices.
+fn add_to_diagonals(x: &mut AnyTensor, add: f32) {
+    if let AnyTensor::Num(x) = x {
+        let &[.., rows, columns] = x.shape().dims() else { return };
+        for matrix in x.data_mut().chunks_exact_mut((rows * columns).max(1)) {
+            matrix.iter_mut().step_by(columns + 1).for_each(|x| *x += add);
+        }
+    }
 }
 
 /// The op a workload names.
@@ -157,9 +180,10 @@ fn parse(workload: &str) -> Answer<Work> {
         let (a, b) = (if ta { [k, m] } else { [m, k] }, if tb { [n, k] } else { [k, n] });
         let flops = Some(2.0 * m as f64 * n as f64 * k as f64 * if grad { 3.0 } else { 1.0 });
         let ins = vec![SampleIn::any(Shape::new(&a)?), SampleIn::any(Shape::new(&b)?)];
-        return Ok(Work { op, ins, flops, grad });
+        return Ok(Work { op, ins, diagonals: vec![0.0; 2], flops, grad });
     }
-    let mut ins = rest.split('/').map(|i| input(workload, i)).collect::<Answer<Vec<SampleIn>>>()?;
+    let all = rest.split('/').map(|i| input(workload, i)).collect::<Answer<Vec<_>>>()?;
+    let (mut ins, diagonals): (Vec<SampleIn>, Vec<f32>) = all.into_iter().unzip();
     let Some(sample) = AnyOp::samples(name).into_iter().next() else {
         return fail(format!("`{name}` is not an op; `dittograd ops` lists them"));
     };
@@ -174,12 +198,12 @@ fn parse(workload: &str) -> Answer<Work> {
     if ins.len() == 1 {
         ins = vec![ins.remove(0); sample.ins.len()];
     }
-    Ok(Work { op, ins, flops: None, grad })
+    Ok(Work { op, ins, diagonals, flops: None, grad })
 }
 
 /// One op: milliseconds, and GFLOP/s for a product or GB/s read and written for anything else.
 fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
-    let Work { op, ins, flops, grad } = parse(workload)?;
+    let Work { op, ins, diagonals, flops, grad } = parse(workload)?;
     let metas: Vec<Meta> = ins.iter().map(SampleIn::meta).collect();
     let size = op.shape(&metas)?.shape.numel();
     let words = metas.iter().map(|m| m.shape.numel()).fold(size, usize::saturating_add);
@@ -187,7 +211,8 @@ fn op(device: &Device, workload: &str) -> Answer<(Value, String)> {
         return fail(format!("`{workload}`: tensors of more than {} are not timed", bytes(4 * MAX_WORDS)));
     }
     let ms = {
-        let drawn = ops::draw(&ins, &mut Stream::new(1, 0))?;
+        let mut drawn = ops::draw(&ins, &mut Stream::new(1, 0))?;
+        drawn.iter_mut().zip(&diagonals).for_each(|(x, &add)| add_to_diagonals(x, add));
         let ins: Vec<AnyBuffer> =
             drawn.iter().map(|x| AnyBuffer::upload_any(device, x)).collect::<Result<_, _>>()?;
         let refs: Vec<&AnyBuffer> = ins.iter().collect();

@@ -3,7 +3,7 @@
 use super::nn_images::{grid_options, pool_window, unknown};
 use super::nn_norms::{batch_normed, needed, normalized_axes};
 use crate::arguments::Sizes;
-use crate::tensor::{Answer, Tensor, many_with_optional, one};
+use crate::tensor::{Answer, Tensor, many, many_with_optional, one};
 use dittograd::error::Result;
 use dittograd::session::Var;
 use pyo3::exceptions::PyValueError;
@@ -38,6 +38,15 @@ fn grid(input: &Tensor, grid: &Tensor, modes: [usize; 2], align_corners: bool) -
 #[pymodule]
 pub mod nn_native {
     use super::*;
+
+    /// Mean and biased variance of each channel of `(N, C, …)`. No gradient flows through them.
+    #[pyfunction]
+    fn moments(input: &Tensor) -> PyResult<(Tensor, Tensor)> {
+        let found = many(&[input], |v| v[0].moments().map(|(mean, var)| vec![mean, var]))?;
+        <[Tensor; 2]>::try_from(found)
+            .map(|[mean, var]| (mean, var))
+            .map_err(|_| PyValueError::new_err("two results are expected"))
+    }
 
     /// Batch norm; also the batch's mean and `1 / sqrt(variance + eps)` per channel, without gradients, which are empty without `training`.
     /// `running_mean` and `running_var` are not changed.

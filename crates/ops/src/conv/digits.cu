@@ -14,7 +14,9 @@
 //   DITTO_VECTOR      1: channels are aligned and multiples of 4 long
 //   DITTO_WARPS       warps that find the largest magnitude of a channel: 1 or 8
 //   DITTO_GRAD        1: the product is the gradient of a kernel
-//   DITTO_WM, _WN     warps of a tile, down and across, with 32 rows and 32 columns each
+//   DITTO_HOPPER      1: `wgmma`, which compute capability 9.0 has; 0: `mma.sync`
+//   DITTO_WM, _WN     of a tile, down and across: warps, or with `wgmma` warp groups
+//   DITTO_STAGES      blocks of digits in shared memory
 //   DITTO_VC          1: 8-byte stores of the product's results
 //   MOST_AXES         of an image
 //
@@ -166,18 +168,19 @@ __device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, c
     const float* from = w.w + group * w.by_group + row * w.by_row;
     const bool in = row < w.rows;
     float m = 0.0f;
-    for (i64 i = threadIdx.x; i < (in ? w.channels * w.plane : 0); i += 256)
-        m = larger(m, from[i / w.plane * w.by_channel + i % w.plane]);
+    // A row has fewer than 2^32 numbers.
+    const unsigned plane = (unsigned)w.plane, numbers = in ? (unsigned)w.channels * plane : 0;
+    for (unsigned i = threadIdx.x; i < numbers; i += 256) m = larger(m, from[i / plane * w.by_channel + i % plane]);
     shared[threadIdx.x / 32] = largest_of_warp(m);
     __syncthreads();
     const int e = exponent_of(__reduce_max_sync(~0u, shared[threadIdx.x % 8]));
     const float scale = scale_of(e);
     if (threadIdx.x == 0) w.exponents[index] = e;
-    for (i64 word = threadIdx.x; word < s.blocks * (KB / 4); word += 256) {
-        const i64 tap = word * 4 / s.padded, channel = word * 4 % s.padded;
+    for (unsigned word = threadIdx.x; word < (unsigned)s.blocks * (KB / 4); word += 256) {
+        const unsigned tap = word * 4 / (unsigned)s.padded, channel = word * 4 % (unsigned)s.padded;
         Quad x = {};
         if (in && tap < s.taps) {
-            const float* at = from + axes.weight((unsigned)tap) + channel * w.by_channel;
+            const float* at = from + axes.weight(tap) + channel * w.by_channel;
 #pragma unroll
             for (int i = 0; i < 4; ++i)
                 if (channel + i < w.channels) x.v[i] = at[i * w.by_channel];
@@ -196,10 +199,10 @@ ditto_conv_first(const __grid_constant__ Boxes s, const __grid_constant__ Kernel
     __shared__ unsigned shared[8];
     const i64 index = blockIdx.x, rows = w.groups * w.pitch;
     if (index == 0) {
-        const i64 chunks = s.padded / 16;
-        for (i64 q = threadIdx.x; q < s.blocks * 4; q += 256) {
-            const i64 tap = q / chunks;
-            s.table[q] = tap < s.taps ? axes.tap((unsigned)tap) * s.padded + q % chunks * 16 : 0;
+        const unsigned chunks = (unsigned)s.padded / 16;
+        for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 256) {
+            const unsigned tap = q / chunks;
+            s.table[q] = tap < s.taps ? axes.tap(tap) * s.padded + q % chunks * 16 : 0;
         }
     } else if (index <= rows) {
         row_of_kernel(w, s, axes, index - 1, shared);
@@ -210,8 +213,10 @@ ditto_conv_first(const __grid_constant__ Boxes s, const __grid_constant__ Kernel
 
 // A warp has 32 places of a box and 16 channels.
 extern "C" __global__ void __launch_bounds__(256) ditto_conv_boxes(const __grid_constant__ Boxes s, const __grid_constant__ Axes axes) {
-    const i64 chunks = s.padded / 16, units = (s.box + 31) / 32 * chunks, each = (units + 7) / 8;
-    const i64 item = blockIdx.x / each, unit = blockIdx.x % each * 8 + threadIdx.x / 32;
+    // There are fewer than 2^31 blocks of threads.
+    const unsigned chunks = (unsigned)s.padded / 16, units = ((unsigned)s.box + 31) / 32 * chunks, each = (units + 7) / 8;
+    const unsigned unit = blockIdx.x % each * 8 + threadIdx.x / 32;
+    const i64 item = blockIdx.x / each;
     const i64 channels = s.images.channels / s.groups, plane = s.images.plane;
     const int e = exponent_of(largest_of(s.images.maxima + item * channels, channels, 1));
     if (unit == 0 && threadIdx.x == 0) s.exponents[item] = e;
@@ -246,10 +251,11 @@ ditto_conv_grad_first(const __grid_constant__ Grad s, const __grid_constant__ Ax
     __shared__ unsigned shared[8];
     const i64 index = blockIdx.x;
     if (index == 0) {
-        const i64 of_line = s.width / 16, of_image = s.lines * of_line;
-        for (i64 q = threadIdx.x; q < s.blocks * 4; q += 256) {
-            const i64 image = q / of_image, line = q % of_image / of_line;
-            s.table[q] = image * s.source.channels * DIGITS * s.box * s.width + axes.position((unsigned)line) * s.width + q % of_line * 16;
+        const unsigned of_line = (unsigned)s.width / 16, of_image = (unsigned)s.lines * of_line;
+        for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 256) {
+            const unsigned rest = q % of_image;
+            const i64 image = q / of_image;
+            s.table[q] = image * s.source.channels * DIGITS * s.box * s.width + axes.position(rest / of_line) * s.width + rest % of_line * 16;
         }
     } else if (index <= first) {
         maxima_of(s.g, index - 1, shared);
@@ -258,11 +264,27 @@ ditto_conv_grad_first(const __grid_constant__ Grad s, const __grid_constant__ Ax
     }
 }
 
-// Blocks: one for each run and row of the gradient, then one for each image and channel of the source. `inner`: the innermost axis, of
-// which `axes` has none.
+// Sixteen numbers, the i-th at from[i * step] if in(i); else 0. `all`: there are all.
+template <class In> __device__ __forceinline__ void sixteen(Quad (&x)[4], const float* from, i64 step, bool all, In in) {
+    if (all && step == 1 && (u64)from % 16 == 0) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float4 v = ((const float4*)from)[i];
+            x[i] = {v.x, v.y, v.z, v.w};
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = in(i) ? from[i * step] : 0.0f;
+    }
+}
+
+// Blocks: one for each run and row of the gradient, then one for each four lines of the source, a channel of an image each, which a warp
+// has. `inner`: the innermost axis, of which `axes` has none.
 extern "C" __global__ void __launch_bounds__(128)
 ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ Axes axes, const __grid_constant__ Axis inner) {
-    const i64 runs = (s.images + s.run - 1) / s.run, rows = runs * s.groups * s.pitch, of_line = s.width / 16;
+    // All counts are below 2^31.
+    const i64 runs = (s.images + s.run - 1) / s.run, rows = runs * s.groups * s.pitch;
+    const unsigned of_line = (unsigned)s.width / 16;
     Quad x[4];
     if (blockIdx.x < rows) {
         const i64 item = blockIdx.x / s.pitch, row = blockIdx.x % s.pitch, run = item / s.groups, group = item % s.groups;
@@ -270,31 +292,32 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
         const bool in = row < s.rows;
         const int e = exponent_of(in ? largest_of(s.g.maxima + image * s.g.channels + channel, count, s.g.channels) : 0);
         if (threadIdx.x == 0) s.g_exponents[blockIdx.x] = e;
-        const i64 of_image = s.lines * of_line;
-        for (i64 q = threadIdx.x; q < s.blocks * 4; q += 128) {
-            const i64 place = q % of_line * 16, line = q % of_image / of_line, of = q / of_image;
+        const unsigned of_image = (unsigned)s.lines * of_line;
+        for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 128) {
+            const unsigned rest = q % of_image;
+            const i64 place = rest % of_line * 16, line = rest / of_line, of = q / of_image, left = in && of < count ? inner.positions - place : 0;
             const float* from = s.g.x + ((image + of) * s.g.channels + channel) * s.g.plane + line * inner.positions + place;
-#pragma unroll
-            for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = in && of < count && place + i < inner.positions ? from[i] : 0.0f;
+            sixteen(x, from, 1, left >= 16, [&](int i) { return i < left; });
             unsigned char* to = s.g_digits + ((item * s.blocks + q / 4) * DIGITS * s.pitch + row) * KB + word_at(row, (int)(q % 4 * 4));
             put(x, scale_of(e), to, s.pitch * KB);
         }
     } else {
-        const i64 line = blockIdx.x - rows, image = line / s.source.channels, channel = line % s.source.channels, run = image / s.run;
-        const i64 begin = run * s.run, count = min(s.run, s.images - begin);
+        const i64 line = (blockIdx.x - rows) * 4 + threadIdx.x / 32, image = line / s.source.channels, channel = line % s.source.channels;
+        if (line >= s.source.lines) return;
+        const i64 run = image / s.run, begin = run * s.run, count = min(s.run, s.images - begin);
         const int e = exponent_of(largest_of(s.source.maxima + begin * s.source.channels + channel, count, s.source.channels));
-        if (threadIdx.x == 0) s.source_exponents[run * s.source.channels + channel] = e;
+        if (threadIdx.x % 32 == 0) s.source_exponents[run * s.source.channels + channel] = e;
         const float* channel_at = s.source.x + line * s.source.plane;
-        for (i64 unit = threadIdx.x; unit < s.box * inner.taps * of_line; unit += 128) {
-            const i64 place = unit % of_line * 16, tap = unit / of_line % inner.taps, box = unit / of_line / inner.taps;
-            const i64 outer = axes.source((unsigned)box), begin = place * inner.step + inner.first + tap * inner.tap_step;
-            const float* from = channel_at + outer * inner.source + begin;
-#pragma unroll
-            for (int i = 0; i < 16; ++i) {
+        const unsigned boxes = (unsigned)s.box, units = boxes * (unsigned)inner.taps * of_line;
+        for (unsigned unit = threadIdx.x % 32; unit < units; unit += 32) {
+            const unsigned rest = unit / of_line, box = rest % boxes;
+            const i64 tap = rest / boxes, place = unit % of_line * 16, left = inner.positions - place;
+            const i64 outer = axes.source(box), begin = place * inner.step + inner.first + tap * inner.tap_step;
+            const bool all = outer >= 0 && left >= 16 && begin >= 0 && begin + 15 * inner.step < inner.source;
+            sixteen(x, channel_at + outer * inner.source + begin, inner.step, all, [&](int i) {
                 const i64 at = begin + i * inner.step;
-                const bool in = outer >= 0 && place + i < inner.positions && at >= 0 && at < inner.source;
-                x[i / 4].v[i % 4] = in ? from[i * inner.step] : 0.0f;
-            }
+                return outer >= 0 && i < left && at >= 0 && at < inner.source;
+            });
             const i64 size = s.box * s.width;
             put(x, scale_of(e), s.copies + (tap * s.images * s.source.channels + line) * DIGITS * size + box * s.width + place, size);
         }
@@ -302,11 +325,6 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
 }
 
 #else
-
-constexpr int WM = DITTO_WM, WN = DITTO_WN, BM = 32 * WM, BN = 32 * WN, THREADS = 32 * WM * WN, STAGES = 3;
-constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
-// Rows that are copied at a time: four threads have the 64 bytes of one.
-constexpr int AT_ONCE = THREADS / 4, PASSES_A = (BM + AT_ONCE - 1) / AT_ONCE, PASSES_B = (BN + AT_ONCE - 1) / AT_ONCE;
 
 struct Product {
     const unsigned char *a, *b;
@@ -323,42 +341,271 @@ struct Product {
     i64 images, run, channels, of_terms;
 };
 
-// Thread mapping: WM by WN warps with 32 rows and 32 columns each. Shared memory: a ring of STAGES blocks of digits, filled by cp.async
-// STAGES - 1 blocks ahead. A block of threads takes one tile after the other.
+struct Result {
+    float* out;
+    const float* bias;
+#if DITTO_EPILOGUE
+    const Epilogue* epilogue;
+#endif
+
+    // Ends neighbouring results, with what the epilogue reads besides.
+    template <int W> __device__ __forceinline__ void put(Vec<W> y, i64 at, const Extras<W>& extras) const {
+#if DITTO_EPILOGUE
+        extras.finish(*epilogue, y, at);
+#endif
+        *(Vec<W>*)(out + at) = y;
+    }
+};
+
+#if DITTO_EPILOGUE
+#define RESULT(out, bias) Result{out, bias, &epilogue_with}
+#else
+#define RESULT(out, bias) Result{out, bias}
+#endif
+
+// A tile: its first row and column, and the groups of k that there are: the last run may have fewer images.
+struct Tile {
+    i64 row, column, item, group, image, terms, blocks;
+
+    __device__ __forceinline__ Tile(const Product& p, unsigned index, int height, int width) {
+        const unsigned tall = (unsigned)((p.m + height - 1) / height), wide = (unsigned)((p.n + width - 1) / width);
+        row = (i64)(index % tall) * height;
+        column = (i64)(index / tall % wide) * width;
+        item = index / tall / wide;
+        group = item % p.groups;
+        image = item / p.groups * p.run;
+        terms = DITTO_GRAD ? min(p.run, p.images - image) * p.of_terms : p.blocks * 4;
+        blocks = (terms + 3) / 4;
+    }
+    static __device__ __forceinline__ unsigned count(const Product& p, int height, int width) {
+        return (unsigned)((p.m + height - 1) / height) * (unsigned)((p.n + width - 1) / width) * (unsigned)p.items;
+    }
+
+    // Where the digits of a row begin.
+    __device__ __forceinline__ const unsigned char* row_digits(const Product& p, i64 row) const {
+        return p.a + (item * p.blocks * DIGITS * p.pitch + min(row, p.pitch - 1)) * KB;
+    }
+    // Where those of a column begin, to which `table` is added.
+    __device__ __forceinline__ const unsigned char* column_digits(const Product& p, const Axes& axes, i64 column) const {
+        column = min(column, p.n - 1);
+        const unsigned char* const from = p.b + group * p.of_group;
+        if (DITTO_GRAD) {
+            const i64 channel = column / p.taps, tap = column % p.taps;
+            return from + image * p.of_image + channel * DIGITS * p.of_digit + tap % p.inner_taps * p.copy +
+                   axes.tap((unsigned)(tap / p.inner_taps)) * p.width;
+        }
+        const i64 image = column / p.positions;
+        return from + image * p.of_image + axes.position((unsigned)(column - image * p.positions)) * p.width;
+    }
+    // The scale of a column, and where its results lie in a row: -1 if there are none.
+    __device__ __forceinline__ void describe(const Product& p, const Axes& axes, i64 column, float& scale, i64& place) const {
+        int e = 0;
+        place = -1;
+        if (column < p.n && DITTO_GRAD) {
+            place = column;
+            e = p.eb[item * p.channels + column / p.taps];
+        } else if (column < p.n) {
+            const i64 image = column / p.positions;
+            place = image * p.groups * p.m * p.plane + axes.result((unsigned)(column - image * p.positions));
+            e = p.eb[image * p.groups + group];
+        }
+        scale = column_scale_of(e);
+    }
+
+    // Ends the sums of a warp's 16 rows from `row` on, of which this lane has rows lane / 4 and 8 more, and of N / 4 groups of 8 columns, of which
+    // it has columns lane % 4 * 2 and one more. `scales`, `places`: of the warp's columns.
+    template <int N> __device__ __forceinline__ void end(const Product& p, const Result& result, const int (&sums)[WEIGHTS][N], i64 row,
+                                                         const float* scales, const i64* places) const {
+        const int lane = threadIdx.x % 32, own = lane % 4 * 2;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const i64 r = row + lane / 4 + h * 8;
+            if (r >= p.m) continue;
+            const RowScale scale(p.ea[item * p.pitch + r]);
+            const i64 line = (DITTO_GRAD ? item * p.m + r : group * p.m + r) * p.plane;
+            const float add = result.bias ? result.bias[group * p.m + r] : -0.0f;
+            constexpr int W = DITTO_VC ? 2 : 1, TOGETHER = !EPILOGUE_TILE ? 1 : DIGITS == 2 ? 4 : 2;
+#pragma unroll
+            for (int g0 = 0; g0 < N / 4; g0 += TOGETHER) {
+                // What the epilogue reads is on its way for several results at a time.
+                i64 at[TOGETHER][2 / W];
+                Extras<W> extras[TOGETHER][2 / W];
+#pragma unroll
+                for (int g = 0; g < TOGETHER; ++g)
+#pragma unroll
+                    for (int e = 0; e < 2 / W; ++e) {
+                        const i64 place = places[(g0 + g) * 8 + own + e];
+                        at[g][e] = place < 0 ? -1 : line + place;
+#if DITTO_EPILOGUE
+                        if (place >= 0) extras[g][e].load(*result.epilogue, at[g][e], 0);
+#endif
+                    }
+#pragma unroll
+                for (int g = 0; g < TOGETHER; ++g)
+#pragma unroll
+                    for (int e = 0; e < 2 / W; ++e) {
+                        Vec<W> y;
+#pragma unroll
+                        for (int i = 0; i < W; ++i) {
+                            const Sum sum = total(sums, (g0 + g) * 4 + h * 2 + e + i);
+                            y.v[i] = __fadd_rn(scale.finished(sum, scales[(g0 + g) * 8 + own + e + i]), add);
+                        }
+                        if (at[g][e] >= 0) result.put(y, at[g][e], extras[g][e]);
+                    }
+            }
+        }
+    }
+
+    // Tells the cache what the epilogue will read for these results: each of four lanes that share 8 columns tells a quarter.
+    template <int N> __device__ __forceinline__ void expect(const Product& p, const Result& result, i64 row, const i64* places) const {
+#if DITTO_EPILOGUE
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const i64 r = row + lane / 4 + h * 8, line = (DITTO_GRAD ? item * p.m + r : group * p.m + r) * p.plane;
+            if (r >= p.m) continue;
+#pragma unroll
+            for (int g = 0; g < N / 4; g += 4) {
+                const i64 place = places[(g + lane % 4) * 8];
+                if (place >= 0) Extras<1>::expect(*result.epilogue, line + place);
+            }
+        }
+#endif
+    }
+};
+
+#if DITTO_HOPPER
+
+// DITTO_WM and _WN are warp groups, each with 64 rows and ACROSS columns.
+constexpr int CONSUMERS = DITTO_WM * DITTO_WN, BM = 64 * DITTO_WM, BN = ACROSS * DITTO_WN, STAGES = DITTO_STAGES;
+constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
+// Columns that 128 threads copy at a time, and stages until a copy is waited for.
+constexpr int AT_ONCE = 32, PASSES = BN / AT_ONCE, LATER = 2;
+
+// Thread mapping: warp group 0 copies digits into a ring of STAGES blocks, the others multiply. Rows of a block are one range for each digit;
+// columns are copied by cp.async, 64 bytes of one by four threads. A block of threads takes one tile after the other, so that the copies
+// for the next one go on while results are written.
+extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
+ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Axes axes, float* out, const float* __restrict__ bias EPILOGUE_PARAM) {
+    extern __shared__ unsigned char raw[];
+    __shared__ u64 full[STAGES], empty[STAGES];
+    __shared__ float scales[CONSUMERS][ACROSS];
+    __shared__ i64 places[CONSUMERS][ACROSS];
+    unsigned char* const ring = raw + (1024 - shared_address(raw) % 1024) % 1024;
+    const unsigned count = Tile::count(p, BM, BN);
+    const int group = threadIdx.x / 128, thread = threadIdx.x % 128;
+    if (threadIdx.x == 0) {
+        // A stage is full when its rows are there, and the columns of four warps.
+        for (int s = 0; s < STAGES; ++s) barrier_init(full + s, 1 + 4), barrier_init(empty + s, CONSUMERS);
+        asm volatile("fence.mbarrier_init.release.cluster;");
+    }
+    __syncthreads();
+    int stage = 0;
+    if (group == 0) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        const int quarter = thread % 4, line = thread / 4;
+        int phase = 1, due = 0, waiting = 0;
+        // The copies of the stage that is due are there, for tensor cores too.
+        auto arrive = [&] {
+            asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+            __syncwarp();
+            if (thread % 32 == 0) barrier_arrive(full + due);
+            if (++due == STAGES) due = 0;
+        };
+        for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
+            const Tile tile(p, index, BM, BN);
+            const int bytes_a = (int)min((i64)BM, p.pitch - tile.row) * KB;
+            const unsigned char *a = tile.row_digits(p, tile.row), *b[PASSES];
+#pragma unroll
+            for (int i = 0; i < PASSES; ++i) b[i] = tile.column_digits(p, axes, tile.column + line + i * AT_ONCE);
+            for (int block = 0; block < (int)tile.blocks; ++block) {
+                const int q = block * 4 + quarter;
+                const i64 offset = q < tile.terms ? p.table[q] : 0;
+                barrier_wait(empty + stage, phase);
+                unsigned char* const to = ring + stage * STAGE;
+                if (thread == 0) {
+                    barrier_arrive(full + stage, DIGITS * bytes_a);
+#pragma unroll
+                    for (int d = 0; d < DIGITS; ++d) copy(to + d * BM * KB, a + d * p.pitch * KB, bytes_a, full + stage);
+                }
+                a += DIGITS * p.pitch * KB;
+                const unsigned to_b = shared_address(to + SIZE_A) + line * KB + (quarter ^ (line >> 1 & 3)) * 16;
+#pragma unroll
+                for (int i = 0; i < PASSES; ++i)
+#pragma unroll
+                    for (int d = 0; d < DIGITS; ++d) copy_16(to_b + (d * BN + i * AT_ONCE) * KB, b[i] + offset + d * p.of_digit);
+                asm volatile("cp.async.commit_group;" ::: "memory");
+                if (waiting == LATER) {
+                    asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
+                    arrive();
+                } else {
+                    ++waiting;
+                }
+                if (++stage == STAGES) stage = 0, phase ^= 1;
+            }
+        }
+        asm volatile("cp.async.wait_group 0;" ::: "memory");
+        for (; waiting > 0; --waiting) arrive();
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        const int mine = group - 1, down = mine % DITTO_WM * 64, across = mine / DITTO_WM * ACROSS;
+        const Result result = RESULT(out, bias);
+        int phase = 0, sums[WEIGHTS][ACROSS / 2];
+        for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
+            const Tile tile(p, index, BM, BN);
+            const i64 row = tile.row + down + thread / 32 * 16;
+            if (thread < ACROSS) tile.describe(p, axes, tile.column + across + thread, scales[mine][thread], places[mine][thread]);
+            // Scales and places are there; below, all have read them.
+            asm volatile("barrier.sync %0, 128;" ::"r"(group) : "memory");
+            tile.expect<ACROSS / 2>(p, result, row, places[mine]);
+            int keep = 0, last = -1;
+            for (int block = 0; block < (int)tile.blocks; ++block) {
+                barrier_wait(full + stage, phase);
+                unsigned char* const from = ring + stage * STAGE;
+                multiply_stage(sums, from + down * KB, BM * KB, from + SIZE_A + across * KB, BN * KB, keep);
+                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                if (last >= 0 && thread == 0) barrier_arrive(empty + last);
+                keep = 1;
+                last = stage;
+                if (++stage == STAGES) stage = 0, phase ^= 1;
+            }
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            if (last >= 0 && thread == 0) barrier_arrive(empty + last);
+            tile.end(p, result, sums, row, scales[mine], places[mine]);
+            asm volatile("barrier.sync %0, 128;" ::"r"(group) : "memory");
+        }
+    }
+}
+
+#else
+
+// DITTO_WM and _WN are warps, each with 32 rows and 32 columns.
+constexpr int WM = DITTO_WM, WN = DITTO_WN, BM = 32 * WM, BN = 32 * WN, THREADS = 32 * WM * WN, STAGES = DITTO_STAGES;
+constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
+// Rows that are copied at a time: four threads have the 64 bytes of one.
+constexpr int AT_ONCE = THREADS / 4, PASSES_A = (BM + AT_ONCE - 1) / AT_ONCE, PASSES_B = (BN + AT_ONCE - 1) / AT_ONCE;
+
+// Shared memory: a ring of STAGES blocks of digits, filled by cp.async STAGES - 1 blocks ahead. A block of threads takes one tile after
+// the other.
 extern "C" __global__ void __launch_bounds__(THREADS)
 ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Axes axes, float* out, const float* __restrict__ bias EPILOGUE_PARAM) {
     extern __shared__ __align__(128) unsigned char ring[];
-    // Of the tile's columns: the scale, and where results lie; -1 if there are none.
     __shared__ float scales[BN];
     __shared__ i64 places[BN];
-    const int thread = threadIdx.x, warp = thread / 32, lane = thread % 32, down = warp / WN * 32, across = warp % WN * 32;
-    const unsigned tall = (unsigned)((p.m + BM - 1) / BM), wide = (unsigned)((p.n + BN - 1) / BN);
+    const int thread = threadIdx.x, warp = thread / 32, down = warp / WN * 32, across = warp % WN * 32;
     const int quarter = thread % 4, line = thread / 4;
-    for (unsigned index = blockIdx.x; index < tall * wide * (unsigned)p.items; index += gridDim.x) {
-        const i64 row0 = (i64)(index % tall) * BM, col0 = (i64)(index / tall % wide) * BN, item = index / tall / wide;
-        const i64 group = item % p.groups, run = item / p.groups, image0 = run * p.run;
-        // Groups of k that there are: the last run may have fewer images.
-        const i64 terms = DITTO_GRAD ? min(p.run, p.images - image0) * p.of_terms : p.blocks * 4, blocks = (terms + 3) / 4;
+    const Result result = RESULT(out, bias);
+    const unsigned count = Tile::count(p, BM, BN);
+    for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
+        const Tile tile(p, index, BM, BN);
         const unsigned char *from_a[PASSES_A], *from_b[PASSES_B];
 #pragma unroll
-        for (int i = 0; i < PASSES_A; ++i)
-            from_a[i] = p.a + (item * p.blocks * DIGITS * p.pitch + min(row0 + line + i * AT_ONCE, p.pitch - 1)) * KB + quarter * 16;
+        for (int i = 0; i < PASSES_A; ++i) from_a[i] = tile.row_digits(p, tile.row + line + i * AT_ONCE) + quarter * 16;
 #pragma unroll
-        for (int i = 0; i < PASSES_B; ++i) {
-            const i64 column = min(col0 + line + i * AT_ONCE, p.n - 1);
-            from_b[i] = p.b + group * p.of_group;
-            if (DITTO_GRAD) {
-                const i64 channel = column / p.taps, tap = column % p.taps;
-                from_b[i] += image0 * p.of_image + channel * DIGITS * p.of_digit + tap % p.inner_taps * p.copy +
-                             axes.tap((unsigned)(tap / p.inner_taps)) * p.width;
-            } else {
-                const i64 image = column / p.positions;
-                from_b[i] += image * p.of_image + axes.position((unsigned)(column - image * p.positions)) * p.width;
-            }
-        }
+        for (int i = 0; i < PASSES_B; ++i) from_b[i] = tile.column_digits(p, axes, tile.column + line + i * AT_ONCE);
         auto fetch = [&](i64 block) {
-            if (block < blocks) {
-                const i64 q = block * 4 + quarter, offset = q < terms ? p.table[q] : 0;
+            if (block < tile.blocks) {
+                const i64 q = block * 4 + quarter, offset = q < tile.terms ? p.table[q] : 0;
                 const unsigned to = shared_address(ring + block % STAGES * STAGE);
 #pragma unroll
                 for (int d = 0; d < DIGITS; ++d) {
@@ -377,66 +624,22 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
             asm volatile("cp.async.commit_group;" ::: "memory");
         };
         for (int s = 0; s < STAGES - 1; ++s) fetch(s);
-        if (thread < BN) {
-            const i64 column = col0 + thread;
-            i64 place = -1;
-            int e = 0;
-            if (column < p.n && DITTO_GRAD) {
-                place = column;
-                e = p.eb[(run * p.groups + group) * p.channels + column / p.taps];
-            } else if (column < p.n) {
-                const i64 image = column / p.positions;
-                place = image * p.groups * p.m * p.plane + axes.result((unsigned)(column - image * p.positions));
-                e = p.eb[image * p.groups + group];
-            }
-            places[thread] = place;
-            scales[thread] = column_scale_of(e);
-        }
+        if (thread < BN) tile.describe(p, axes, tile.column + thread, scales[thread], places[thread]);
         int sums[2][WEIGHTS][16] = {};
-        for (i64 block = 0; block < blocks; ++block) {
+        for (i64 block = 0; block < tile.blocks; ++block) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
             __syncthreads();
             fetch(block + STAGES - 1);
             const unsigned from = shared_address(ring + block % STAGES * STAGE);
             multiply_block<BM, BN>(sums, from, from + SIZE_A, down, across);
         }
-        // This lane has rows lane / 4 and 8 more of each 16, and of each 8 columns lane % 4 * 2 and one more.
 #pragma unroll
-        for (int h = 0; h < 4; ++h) {
-            const i64 row = row0 + down + h * 8 + lane / 4;
-            if (row >= p.m) continue;
-            const RowScale scale(p.ea[item * p.pitch + row]);
-            const i64 line = (DITTO_GRAD ? item * p.m + row : group * p.m + row) * p.plane;
-            const float add = bias ? bias[group * p.m + row] : -0.0f;
-            auto put = [&](auto v, i64 at) {
-                constexpr int W = sizeof(v) / 4;
-                Vec<W> y;
-#pragma unroll
-                for (int i = 0; i < W; ++i) y.v[i] = __fadd_rn(v.v[i], add);
-#if DITTO_EPILOGUE
-                Extras<W> extras;
-                extras.load(epilogue_with, at, 0);
-                extras.finish(epilogue_with, y, at);
-#endif
-                *(Vec<W>*)(out + at) = y;
-            };
-#pragma unroll
-            for (int g = 0; g < 4; ++g) {
-                const int c = across + g * 8 + lane % 4 * 2, i = g * 4 + h % 2 * 2;
-                const i64 place = places[c];
-                if (place < 0) continue;
-                const float x = scale.finished(total(sums[h / 2], i), scales[c]), y = scale.finished(total(sums[h / 2], i + 1), scales[c + 1]);
-                if (DITTO_VC) {
-                    put(Vec<2>{x, y}, line + place);
-                } else {
-                    put(Vec<1>{x}, line + place);
-                    if (places[c + 1] >= 0) put(Vec<1>{y}, line + places[c + 1]);
-                }
-            }
-        }
+        for (int h = 0; h < 2; ++h) tile.end(p, result, sums[h], tile.row + down + h * 16, scales + across, places + across);
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncthreads();
     }
 }
+
+#endif
 
 #endif

@@ -16,15 +16,13 @@ use dittograd_numerics::error::Result;
 const DIGITS_CU: &str = concat!(
     include_str!("../matmul/results.cu"),
     include_str!("../matmul/digit_parts.cu"),
+    include_str!("../matmul/hopper_parts.cu"),
     include_str!("digits.cu")
 );
 
 /// Terms of k in a block of digits, and in a group that is copied at a time.
 const BLOCK: usize = 64;
 const GROUP: usize = 16;
-
-/// Blocks of digits in shared memory.
-const STAGES: usize = 3;
 
 /// Floats of a channel above which all warps of a block find its largest magnitude.
 const WARP_TERMS: usize = 4096;
@@ -33,12 +31,90 @@ const WARP_TERMS: usize = 4096;
 const THREADS: u32 = 256;
 const GRAD_THREADS: u32 = 128;
 
-/// Rows and columns of a warp of the product.
-const WARP: usize = 32;
+/// Stages of shared memory in bytes, at most, of a block of threads that has a multiprocessor for itself.
+const STAGES_BYTES: usize = 216 << 10;
 
-/// Warps of a tile, down and across.
-fn warps(rows: usize) -> [usize; 2] {
-    if rows <= WARP { [1, 4] } else { [2, 2] }
+/// How the product is cut: parts of a tile, down and across, each with so many rows and columns, and what a tile takes on an H200.
+#[derive(Clone, Copy)]
+struct Tile {
+    hopper: bool,
+    parts: [usize; 2],
+    rows: usize,
+    columns: usize,
+    threads: usize,
+    stages: usize,
+    resident: usize,
+    /// Cycles of a block of digits, and to begin and to end a tile.
+    block: f64,
+    ends: f64,
+}
+
+impl Tile {
+    /// With warps of 32 rows and 32 columns, by `mma.sync`.
+    fn of_warps(down: usize, across: usize) -> Tile {
+        let [rows, columns] = [32 * down, 32 * across];
+        let parts = [down, across];
+        Tile {
+            hopper: false,
+            parts,
+            rows,
+            columns,
+            threads: 32 * down * across,
+            stages: 3,
+            resident: 2,
+            block: 2400.0,
+            ends: 3000.0,
+        }
+    }
+
+    /// With warp groups of 64 rows, by `wgmma`, and one more that copies.
+    fn of_groups(digits: Digits, down: usize, across: usize) -> Tile {
+        let (width, block, ends) = match digits {
+            Digits::Two => (128, 1290.0, 5500.0),
+            Digits::Three => (96, 2010.0, 4800.0),
+        };
+        let [rows, columns] = [64 * down, width * across];
+        let stages = STAGES_BYTES / (digits.count() * (rows + columns) * BLOCK);
+        Tile {
+            hopper: true,
+            parts: [down, across],
+            rows,
+            columns,
+            threads: 128 * (1 + down * across),
+            stages,
+            resident: 1,
+            block,
+            ends,
+        }
+    }
+
+    /// The one that is expected to be fastest for `items` products of `sizes` rows and columns.
+    fn best(digits: Digits, gpu: &Gpu, sizes: [usize; 2], items: usize, blocks: usize) -> Tile {
+        let [m, n] = sizes;
+        let mut all = vec![if m <= 32 { Tile::of_warps(1, 4) } else { Tile::of_warps(2, 2) }];
+        if gpu.hopper {
+            all.extend([Tile::of_groups(digits, 2, 1), Tile::of_groups(digits, 1, 2)]);
+        }
+        let time = |tile: &Tile| {
+            let waves = tile.count(m, n, items).div_ceil(tile.places(gpu.sm_count));
+            waves as f64 * (blocks as f64 * tile.block + tile.ends)
+        };
+        all.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).expect("there is one")
+    }
+
+    fn count(&self, m: usize, n: usize, items: usize) -> usize {
+        m.div_ceil(self.rows) * n.div_ceil(self.columns) * items
+    }
+
+    /// Blocks of threads that run at a time.
+    fn places(&self, sm_count: u32) -> usize {
+        self.resident * sm_count.max(1) as usize
+    }
+
+    fn shared(&self, digits: Digits) -> usize {
+        // Tiles for `wgmma` begin at multiples of 1024 bytes.
+        self.stages * digits.count() * (self.rows + self.columns) * BLOCK + if self.hopper { 1024 } else { 0 }
+    }
 }
 
 /// An axis as `digits.cu` has it: its elements that are read are `stride` places apart in a box.
@@ -149,7 +225,7 @@ pub(super) struct ColumnsPlan {
     padded: usize,
     pitch: usize,
     blocks: usize,
-    warps: [usize; 2],
+    tile: Tile,
     sm_count: u32,
     /// Where everything lies in the workspace, in words.
     maxima: usize,
@@ -182,7 +258,7 @@ impl ColumnsPlan {
             padded,
             pitch,
             blocks,
-            warps: warps(rows),
+            tile: Tile::best(digits, gpu, [rows, batch * view.positions()], groups, blocks),
             sm_count: gpu.sm_count,
             maxima,
             item_exponents,
@@ -258,7 +334,7 @@ impl ColumnsPlan {
             digits: self.digits,
             grad: false,
             pairs,
-            warps: self.warps,
+            tile: self.tile,
             pointers: [self.kernel, self.boxes, self.row_exponents, self.item_exponents, self.table]
                 .map(address),
             m: rows,
@@ -295,7 +371,7 @@ struct Product {
     digits: Digits,
     grad: bool,
     pairs: bool,
-    warps: [usize; 2],
+    tile: Tile,
     pointers: [u64; 5],
     m: usize,
     n: usize,
@@ -313,13 +389,15 @@ impl Product {
         epilogue: Option<&EpilogueCode>,
         sm_count: u32,
     ) -> Step {
-        let [down, across] = self.warps;
+        let tile = &self.tile;
         let lines = defines(&[
             ("PART", 2),
             ("DIGITS", self.digits.count()),
             ("GRAD", usize::from(self.grad)),
-            ("WM", down),
-            ("WN", across),
+            ("HOPPER", usize::from(tile.hopper)),
+            ("WM", tile.parts[0]),
+            ("WN", tile.parts[1]),
+            ("STAGES", tile.stages),
             ("VC", usize::from(self.pairs)),
         ]);
         let mut args = Args::new();
@@ -331,15 +409,13 @@ impl Product {
         if let Some(epilogue) = epilogue {
             epilogue.push(&mut args);
         }
-        let tiles = self.m.div_ceil(WARP * down) * self.n.div_ceil(WARP * across) * self.items;
-        // A few blocks of threads are on a multiprocessor at a time.
-        let resident = 2 * sm_count.max(1) as usize;
+        let blocks = tile.count(self.m, self.n, self.items).min(tile.places(sm_count));
         Step {
             module: source(&lines, epilogue),
             kernel: "ditto_conv_product",
-            grid: [clamp(tiles.min(resident), MAX_X), 1, 1],
-            block: (32 * down * across) as u32,
-            shared: (STAGES * self.digits.count() * WARP * (down + across) * BLOCK) as u32,
+            grid: [clamp(blocks, MAX_X), 1, 1],
+            block: tile.threads as u32,
+            shared: tile.shared(self.digits) as u32,
             args,
         }
     }
@@ -359,7 +435,7 @@ pub(super) struct GradPlan {
     pitch: usize,
     width: usize,
     blocks: usize,
-    warps: [usize; 2],
+    tile: Tile,
     sm_count: u32,
     /// Where everything lies in the workspace, in words.
     maxima: [usize; 2],
@@ -402,7 +478,7 @@ impl GradPlan {
             pitch,
             width,
             blocks,
-            warps: warps(rows),
+            tile: Tile::best(digits, gpu, [rows, channels * view.taps()], runs * groups, blocks),
             sm_count: gpu.sm_count,
             maxima,
             exponents,
@@ -462,7 +538,7 @@ impl GradPlan {
         push_axes(&mut args, &self.axes);
         let inner = BoxAxis { reach: Reach::of(self.inner), stride: 0 };
         push(&mut args, &inner.words());
-        let blocks = self.runs * groups * self.pitch + batch * groups * channels;
+        let blocks = self.runs * groups * self.pitch + (batch * groups * channels).div_ceil(4);
         f(Step {
             module,
             kernel: "ditto_conv_grad_digits",
@@ -477,7 +553,7 @@ impl GradPlan {
             digits: self.digits,
             grad: true,
             pairs: columns.is_multiple_of(2),
-            warps: self.warps,
+            tile: self.tile,
             pointers: [self.rows, self.copies, self.exponents[0], self.exponents[1], self.table].map(address),
             m: rows,
             n: columns,

@@ -229,13 +229,21 @@ struct Result {
     const Epilogue* epilogue;
 #endif
 
-    // Ends one or two neighbouring results of the row: `first` and `last` chunk of k.
-    template <int W> __device__ __forceinline__ void put(Vec<W> v, i64 item, i64 row, i64 column, bool first, bool last) const {
-        const i64 at = (item * m + row) * n + column;
+    __device__ __forceinline__ i64 place(i64 item, i64 row, i64 column) const { return (item * m + row) * n + column; }
+
+    // What neighbouring results need besides their sums: those of chunks before, unless this is the `first`, and for the `last` what the
+    // epilogue reads.
+    template <int W> struct Before { Vec<W> old; Extras<W> extras; };
+    template <int W> __device__ __forceinline__ void load(Before<W>& x, i64 at, i64 column, bool first, bool last) const {
+        if (!first) x.old = *(const Vec<W>*)(out + at);
+#if DITTO_EPILOGUE
+        if (last) x.extras.load(*epilogue, at, column);
+#endif
+    }
+    template <int W> __device__ __forceinline__ void put(Vec<W> v, const Before<W>& x, i64 at, i64 column, bool first, bool last) const {
         if (!first) {
-            const Vec<W> old = *(const Vec<W>*)(out + at);
 #pragma unroll
-            for (int i = 0; i < W; ++i) v.v[i] = __fadd_rn(old.v[i], v.v[i]);
+            for (int i = 0; i < W; ++i) v.v[i] = __fadd_rn(x.old.v[i], v.v[i]);
         }
         if (last) {
             if (DITTO_BIAS) {
@@ -243,9 +251,7 @@ struct Result {
                 for (int i = 0; i < W; ++i) v.v[i] = __fadd_rn(v.v[i], bias[column + i]);
             }
 #if DITTO_EPILOGUE
-            Extras<W> extras;
-            extras.load(*epilogue, at, column);
-            extras.finish(*epilogue, v, at);
+            x.extras.finish(*epilogue, v, at);
 #endif
         }
         *(Vec<W>*)(out + at) = v;
@@ -284,7 +290,9 @@ ditto_digits_reduce(const i64* __restrict__ sums, const int* __restrict__ ea, co
         Vec<W> v;
 #pragma unroll
         for (int i = 0; i < W; ++i) v.v[i] = scale.finished(Sum(total[i]), column_scale_of(eb[item * pitch_b + column + i]));
-        result.put<W>(v, item, row, column, true, true);
+        Result::Before<W> before;
+        result.load(before, at, column, true, true);
+        result.put(v, before, at, column, true, true);
     }
 }
 
@@ -298,26 +306,14 @@ struct Product {
 
     __device__ __forceinline__ i64 item_of_a(i64 item) const { return shares_a ? 0 : item; }
 
-    // Two neighbouring sums of a row: of a chunk, or of a split of the only one.
-    __device__ __forceinline__ void put(const Result& result, Sum s0, Sum s1, i64 item, i64 row, i64 column, const RowScale& scale,
-                                        const float* columns, i64 chunk, i64 split) const {
-        if (DITTO_SPLIT) {
-            i64* to = sums + ((split * batch + item) * m + row) * n + column;
-            if (DITTO_VC) {
-                *(longlong2*)to = make_longlong2(s0.exact(), s1.exact());
-            } else {
-                to[0] = s0.exact();
-                if (column + 1 < n) to[1] = s1.exact();
-            }
-            return;
-        }
-        const bool first = chunk == 0, last = chunk + 1 == chunks;
-        const float x = scale.finished(s0, columns[0]), y = scale.finished(s1, columns[1]);
+    // Writes two neighbouring sums of a row of a split.
+    __device__ __forceinline__ void put(Sum s0, Sum s1, i64 item, i64 row, i64 column, i64 split) const {
+        i64* to = sums + ((split * batch + item) * m + row) * n + column;
         if (DITTO_VC) {
-            result.put<2>(Vec<2>{x, y}, item, row, column, first, last);
+            *(longlong2*)to = make_longlong2(s0.exact(), s1.exact());
         } else {
-            result.put<1>(Vec<1>{x}, item, row, column, first, last);
-            if (column + 1 < n) result.put<1>(Vec<1>{y}, item, row, column + 1, first, last);
+            to[0] = s0.exact();
+            if (column + 1 < n) to[1] = s1.exact();
         }
     }
 
@@ -332,15 +328,55 @@ struct Product {
         columns += lane % 4 * 2;
         const RowScale scale[2] = {RowScale(row_e[0]), RowScale(row_e[1])};
         const int left = (int)min(n - column, (i64)(2 * N));
+        [[maybe_unused]] const bool first = chunk == 0, last = chunk + 1 == chunks;
+        constexpr int W = DITTO_VC ? 2 : 1, TOGETHER = DITTO_SPLIT ? 1 : DIGITS == 2 ? 4 : 2;
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             if (row + h * 8 >= m) continue;
+            const i64 place = result.place(item, row + h * 8, column);
 #pragma unroll
-            for (int g = 0; g < N / 4; ++g)
-                if (g * 8 < left)
-                    put(result, total(s, g * 4 + h * 2), total(s, g * 4 + h * 2 + 1), item, row + h * 8, column + g * 8, scale[h],
-                        columns + g * 8, chunk, split);
+            for (int g0 = 0; g0 < N / 4; g0 += TOGETHER) {
+#if DITTO_SPLIT
+                if (g0 * 8 < left) put(total(s, g0 * 4 + h * 2), total(s, g0 * 4 + h * 2 + 1), item, row + h * 8, column + g0 * 8, split);
+#else
+                // What is read besides is on its way for several results at a time.
+                Result::Before<W> before[TOGETHER][2 / W];
+#pragma unroll
+                for (int g = 0; g < TOGETHER; ++g)
+#pragma unroll
+                    for (int e = 0; e < 2 / W; ++e) {
+                        const int c = (g0 + g) * 8 + e;
+                        if (c < left) result.load(before[g][e], place + c, column + c, first, last);
+                    }
+#pragma unroll
+                for (int g = 0; g < TOGETHER; ++g)
+#pragma unroll
+                    for (int e = 0; e < 2 / W; ++e) {
+                        const int c = (g0 + g) * 8 + e;
+                        Vec<W> v;
+#pragma unroll
+                        for (int i = 0; i < W; ++i) v.v[i] = scale[h].finished(total(s, (g0 + g) * 4 + h * 2 + e + i), columns[c + i]);
+                        if (c < left) result.put(v, before[g][e], place + c, column + c, first, last);
+                    }
+#endif
+            }
         }
+    }
+
+    // Tells the cache what the epilogue will read for these results: each of four lanes that share 8 columns tells a quarter.
+    template <int N> __device__ __forceinline__ void expect(const Result& result, i64 item, i64 row, i64 column) const {
+#if DITTO_EPILOGUE
+        const int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const i64 r = row + lane / 4 + h * 8;
+#pragma unroll
+            for (int g = 0; g < N / 4; g += 4) {
+                const i64 c = column + (g + lane % 4) * 8;
+                if (r < m && c < n) Extras<1>::expect(*result.epilogue, result.place(item, r, c));
+            }
+        }
+#endif
     }
 
     // The exponents of rows lane / 4 and 8 more from `row` on, for `end`.
@@ -384,65 +420,9 @@ template <int BM, int BN> struct Work {
 
 #if DITTO_HOPPER
 
-constexpr int BM = 128, BN = DIGITS == 2 ? 128 : 96, CONSUMERS = BM / 64;
+constexpr int BM = 128, BN = ACROSS, CONSUMERS = BM / 64;
 constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
 constexpr int STAGES = DIGITS == 2 ? 6 : 5;
-
-#if DITTO_DIGITS == 2
-// s = a b, + s if `keep`, for 64 rows, 128 columns and 32 steps of k.
-__device__ __forceinline__ void multiply(int (&s)[64], u64 a, u64 b, int keep) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %66, 0;"
-                 "wgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, %64, %65, p;}"
-                 : "+r"(s[0]), "+r"(s[1]), "+r"(s[2]), "+r"(s[3]), "+r"(s[4]), "+r"(s[5]), "+r"(s[6]), "+r"(s[7]),
-                   "+r"(s[8]), "+r"(s[9]), "+r"(s[10]), "+r"(s[11]), "+r"(s[12]), "+r"(s[13]), "+r"(s[14]), "+r"(s[15]),
-                   "+r"(s[16]), "+r"(s[17]), "+r"(s[18]), "+r"(s[19]), "+r"(s[20]), "+r"(s[21]), "+r"(s[22]), "+r"(s[23]),
-                   "+r"(s[24]), "+r"(s[25]), "+r"(s[26]), "+r"(s[27]), "+r"(s[28]), "+r"(s[29]), "+r"(s[30]), "+r"(s[31]),
-                   "+r"(s[32]), "+r"(s[33]), "+r"(s[34]), "+r"(s[35]), "+r"(s[36]), "+r"(s[37]), "+r"(s[38]), "+r"(s[39]),
-                   "+r"(s[40]), "+r"(s[41]), "+r"(s[42]), "+r"(s[43]), "+r"(s[44]), "+r"(s[45]), "+r"(s[46]), "+r"(s[47]),
-                   "+r"(s[48]), "+r"(s[49]), "+r"(s[50]), "+r"(s[51]), "+r"(s[52]), "+r"(s[53]), "+r"(s[54]), "+r"(s[55]),
-                   "+r"(s[56]), "+r"(s[57]), "+r"(s[58]), "+r"(s[59]), "+r"(s[60]), "+r"(s[61]), "+r"(s[62]), "+r"(s[63])
-                 : "l"(a), "l"(b), "r"(keep));
-}
-#else
-// s = a b, + s if `keep`, for 64 rows, 96 columns and 32 steps of k.
-__device__ __forceinline__ void multiply(int (&s)[48], u64 a, u64 b, int keep) {
-    asm volatile("{.reg .pred p; setp.ne.b32 p, %50, 0;"
-                 "wgmma.mma_async.sync.aligned.m64n96k32.s32.s8.s8 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
-                 "}, %48, %49, p;}"
-                 : "+r"(s[0]), "+r"(s[1]), "+r"(s[2]), "+r"(s[3]), "+r"(s[4]), "+r"(s[5]), "+r"(s[6]), "+r"(s[7]),
-                   "+r"(s[8]), "+r"(s[9]), "+r"(s[10]), "+r"(s[11]), "+r"(s[12]), "+r"(s[13]), "+r"(s[14]), "+r"(s[15]),
-                   "+r"(s[16]), "+r"(s[17]), "+r"(s[18]), "+r"(s[19]), "+r"(s[20]), "+r"(s[21]), "+r"(s[22]), "+r"(s[23]),
-                   "+r"(s[24]), "+r"(s[25]), "+r"(s[26]), "+r"(s[27]), "+r"(s[28]), "+r"(s[29]), "+r"(s[30]), "+r"(s[31]),
-                   "+r"(s[32]), "+r"(s[33]), "+r"(s[34]), "+r"(s[35]), "+r"(s[36]), "+r"(s[37]), "+r"(s[38]), "+r"(s[39]),
-                   "+r"(s[40]), "+r"(s[41]), "+r"(s[42]), "+r"(s[43]), "+r"(s[44]), "+r"(s[45]), "+r"(s[46]), "+r"(s[47])
-                 : "l"(a), "l"(b), "r"(keep));
-}
-#endif
-
-// How tensor cores find a tile in shared memory: rows of 64 bytes, groups of 8 rows 512 bytes apart, 64-byte swizzle.
-__device__ __forceinline__ u64 tile_at(const unsigned char* p) {
-    return (u64)((shared_address(p) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(512 >> 4) << 32 | (u64)2 << 62;
-}
-
-__device__ __forceinline__ void barrier_wait(u64* barrier, int phase) {
-    asm volatile("{.reg .pred p; wait: mbarrier.try_wait.parity.shared.b64 p, [%0], %1; @!p bra wait;}"
-                 ::"r"(shared_address(barrier)), "r"(phase) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(u64* barrier) {
-    asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-__device__ __forceinline__ void copy(unsigned char* to, const unsigned char* from, int bytes, u64* barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                 ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(barrier)) : "memory");
-}
 
 // Thread mapping: warp group 0 copies digits into a ring of STAGES blocks, the others multiply 64 rows each. A block of threads takes
 // one piece of work after the other, so that the copies for the next one go on while results are written. The first group also says
@@ -459,10 +439,7 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
     const unsigned count = Tile::count(p);
     const int group = threadIdx.x / 128;
     if (threadIdx.x == 0) {
-        for (int s = 0; s < STAGES; ++s) {
-            asm volatile("mbarrier.init.shared.b64 [%0], 1;" ::"r"(shared_address(full + s)));
-            asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(empty + s)), "r"(CONSUMERS));
-        }
+        for (int s = 0; s < STAGES; ++s) barrier_init(full + s, 1), barrier_init(empty + s, CONSUMERS);
         asm volatile("fence.mbarrier_init.release.cluster;");
     }
     __syncthreads();
@@ -479,8 +456,7 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
             for (int block = w.from; block < w.to; ++block) {
                 barrier_wait(empty + stage, phase);
                 if (block == w.from) pieces[piece] = w;
-                asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;"
-                             ::"r"(shared_address(full + stage)), "r"(DIGITS * (bytes_a + bytes_b)) : "memory");
+                barrier_arrive(full + stage, DIGITS * (bytes_a + bytes_b));
                 unsigned char* const to = ring + stage * STAGE;
 #pragma unroll
                 for (int d = 0; d < DIGITS; ++d) {
@@ -511,21 +487,11 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
                     p.row_exponents(row_e, w.item, row, chunk);
                     if (thread < BN) column = p.column_scale(w.item, w.column + thread, chunk);
                 }
+                if (end == w.to) p.expect<BN / 2>(result, w.item, row, w.column);
                 int keep = 0, last = -1;
                 for (; block < end; ++block) {
                     barrier_wait(full + stage, phase);
-                    const u64 a = tile_at(ring + stage * STAGE + mine * 64 * KB), b = tile_at(ring + stage * STAGE + SIZE_A);
-                    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-#pragma unroll
-                    for (int step = 0; step < KB / 32; ++step) {
-                        int before = -1;
-                        all_pairs([&](int i, int j, int weight) {
-                            const u64 at_a = a + i * (BM * KB / 16) + step * 2, at_b = b + j * (BN * KB / 16) + step * 2;
-                            multiply(sums[weight], at_a, at_b, step > 0 || weight == before ? 1 : keep);
-                            before = weight;
-                        });
-                    }
-                    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                    multiply_stage(sums, ring + stage * STAGE + mine * 64 * KB, BM * KB, ring + stage * STAGE + SIZE_A, BN * KB, keep);
                     asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                     if (last >= 0 && thread == 0) barrier_arrive(empty + last);
                     keep = 1;
@@ -560,7 +526,7 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
     const Result result = RESULT(out, bias, p.m, p.n);
     typedef Work<BM, BN> Tile;
     const unsigned count = Tile::count(p);
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, down = warp / 2 * 32, across = warp % 2 * 32;
+    const int warp = threadIdx.x / 32, down = warp / 2 * 32, across = warp % 2 * 32;
     for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
         const Tile w(p, index);
         const unsigned char* const a = p.a + p.item_of_a(w.item) * p.blocks * DIGITS * p.pitch_a * KB;

@@ -10,8 +10,12 @@ use dittograd_numerics::digits::{DIGIT_CHUNK, Digits, LEAST_EXPONENT};
 use dittograd_numerics::error::Result;
 use std::sync::Arc;
 
-const DIGITS_CU: &str =
-    concat!(include_str!("results.cu"), include_str!("digit_parts.cu"), include_str!("digits.cu"));
+const DIGITS_CU: &str = concat!(
+    include_str!("results.cu"),
+    include_str!("digit_parts.cu"),
+    include_str!("hopper_parts.cu"),
+    include_str!("digits.cu")
+);
 
 /// Terms of k in a block of digits.
 const BLOCK: usize = 64;

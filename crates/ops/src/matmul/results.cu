@@ -36,6 +36,12 @@ template <int W> struct Extras {
             }
         }
     }
+    // Tells the cache that they will be loaded: those in one place each.
+    static __device__ __forceinline__ void expect(const Epilogue& f, i64 at) {
+#pragma unroll
+        for (int i = 0; i < EPILOGUE_X; ++i)
+            if (epilogue_reads(i) == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(f.x[i] + at));
+    }
     // Makes results of the sums in v, which keeps the first ones; the others are written.
     __device__ __forceinline__ void finish(const Epilogue& f, Vec<W>& v, i64 at) const {
         Vec<W> more[EPILOGUE_Y > 1 ? EPILOGUE_Y - 1 : 1];
@@ -54,5 +60,7 @@ template <int W> struct Extras {
         for (int k = 1; k < EPILOGUE_Y; ++k) *(Vec<W>*)(f.y[k - 1] + at) = more[k - 1];
     }
 };
+#else
+#define EPILOGUE_TILE 0
+template <int W> struct Extras {};
 #endif
-

@@ -1,5 +1,7 @@
 """Normalization. Functions of batch norm return new running statistics: nothing happens in place."""
 
+import math
+
 import dittograd as dg
 
 from .table import alike, lowering
@@ -39,11 +41,11 @@ def _native_group_norm(c, x, weight, bias, n, channels, positions, groups, eps):
     return dg.native_group_norm(x, weight, bias, n, channels, positions, groups, eps)
 
 
-def _statistics(x, axes=None):
+def _statistics(x):
     """Means and unbiased variances of the channels of a batch, through which no gradient flows."""
-    x = x.detach()
-    axes = [axis for axis in range(x.ndim) if axis != 1] if axes is None else axes
-    return dg.mean(x, axes), dg.var(x, axes)
+    mean, biased = dg.moments(x.detach())
+    count = math.prod(x.shape) // x.shape[1]
+    return mean, biased * (count / (count - 1) if count > 1 else math.nan)
 
 
 def _moved(running, new, momentum):

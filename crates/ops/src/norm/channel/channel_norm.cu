@@ -13,12 +13,6 @@ struct Shape { u64 n, c, s, chunks, leaves, groups, runs, per_sample; };
 // 1 / length of a full chunk, 1 / length of a run's last chunk, 1 / elements of a group, eps.
 struct Factors { float whole, tail, group, eps; };
 
-#ifdef BACKWARD
-#define WORDS 4
-#else
-#define WORDS 2
-#endif
-
 // Of one chunk: sum of x, sum of squares about the chunk's mean, sum of dy, sum of dy (x - mean); its mean and length.
 struct Leaf { float a, q, b, p, m, len; };
 
@@ -34,15 +28,13 @@ __device__ __forceinline__ Leaf leaf_at(const float* __restrict__ sums, const fl
     l.b = 0.0f;
 #endif
 #else
-    const float* const at = sums + (piece * shape.chunks + k) * WORDS;
-    const u64 left = shape.s - k * CHUNK;
-    l.a = at[0];
-    l.q = at[1];
+    const u64 leaf = piece * shape.chunks + k, left = shape.s - k * CHUNK;
 #ifdef BACKWARD
-    l.b = at[2];
-    l.p = at[3];
+    const float4 of = reinterpret_cast<const float4*>(sums)[leaf];
+    l.a = of.x, l.q = of.y, l.b = of.z, l.p = of.w;
 #else
-    l.b = l.p = 0.0f;
+    const float2 of = reinterpret_cast<const float2*>(sums)[leaf];
+    l.a = of.x, l.q = of.y, l.b = l.p = 0.0f;
 #endif
     l.len = left < CHUNK ? (float)left : (float)CHUNK;
     l.m = __fmul_rn(l.a, k + 1 == shape.chunks ? by.tail : by.whole);
@@ -50,29 +42,28 @@ __device__ __forceinline__ Leaf leaf_at(const float* __restrict__ sums, const fl
     return l;
 }
 
-// The i-th run of a group, and the group of a run.
+// Most counts have 32 bits, whose division is many times shorter.
+__device__ __forceinline__ u64 divided(u64 x, u64 by) { return (x | by) <= 0xffffffffull ? (unsigned)x / (unsigned)by : x / by; }
+__device__ __forceinline__ u64 remainder_of(u64 x, u64 by) { return (x | by) <= 0xffffffffull ? (unsigned)x % (unsigned)by : x % by; }
+
+// The i-th run of a group, the group of a run, and its channel.
 __device__ __forceinline__ u64 run_of(u64 group, u64 i, const Shape& shape) {
     return BATCH ? i * shape.c + group : group * shape.runs + i;
 }
 
 __device__ __forceinline__ u64 group_of(u64 piece, const Shape& shape) {
-    if (piece <= 0xffffffffull) {
-        return BATCH ? (unsigned)piece % (unsigned)shape.c : (unsigned)piece / (unsigned)shape.runs;
-    }
-    return BATCH ? piece % shape.c : piece / shape.runs;
+    return BATCH ? remainder_of(piece, shape.c) : divided(piece, shape.runs);
 }
 
-// Calls f(run, chunk) for the l-th chunk of a sequence of runs.
-template <class Run, class F>
-__device__ __forceinline__ float over_chunks(u64 runs, const Shape& shape, float (*part)[33], Run run, F f) {
-#if SINGLE
-    return column_sum(runs, part, [&](u64 l) { return f(run(l), 0); });
-#else
-    return column_sum(runs * shape.chunks, part, [&](u64 l) {
-        const u64 i = shape.chunks == 1 ? l : l / shape.chunks;
-        return f(run(i), l - i * shape.chunks);
+__device__ __forceinline__ u64 channel_of(u64 piece, u64 group, const Shape& shape) { return BATCH ? group : remainder_of(piece, shape.c); }
+
+// K sums over the chunks of a sequence of runs: f(run, chunk, v) has the terms of one.
+template <int K, class Run, class F>
+__device__ __forceinline__ void over_chunks(u64 runs, const Shape& shape, float (*part)[K][33], float (&total)[K], Run run, F f) {
+    column_sums<K>(SINGLE ? runs : runs * shape.chunks, part, total, [&](u64 l, float (&v)[K]) {
+        const u64 i = SINGLE || shape.chunks == 1 ? l : divided(l, shape.chunks);
+        f(run(i), SINGLE ? 0 : l - i * shape.chunks, v);
     });
-#endif
 }
 
 #if !SINGLE
@@ -84,6 +75,13 @@ __device__ __forceinline__ float lanes_sum(float s) {
     return __shfl_sync(0xffffffffu, s, 0, LANES);
 }
 
+// A load that stays where it is written, so that all of a chunk are under way before the first sum; 0 unless `in`.
+__device__ __forceinline__ float load_now(const float* at, bool in) {
+    float v = 0.0f;
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.f32 %0, [%1];}" : "+f"(v) : "l"(at), "r"((unsigned)in));
+    return v;
+}
+
 // Sums of one chunk by LANES lanes, which hold the chunk in registers. 4 bytes read per element, 8 with dy.
 extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
     const unsigned lane = threadIdx.x % LANES;
@@ -92,18 +90,18 @@ extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sum
     for (u64 base = blockIdx.x * (u64)(256 / LANES); base < shape.leaves; base += step) {
         const u64 leaf = base + threadIdx.x / LANES;
         const bool live = leaf < shape.leaves;
-        const u64 piece = shape.chunks == 1 ? leaf : leaf / shape.chunks;
+        const u64 piece = shape.chunks == 1 ? leaf : divided(leaf, shape.chunks);
         const u64 k = leaf - piece * shape.chunks;
         const u64 left = shape.s - k * CHUNK;
         const unsigned len = !live ? 0 : left < CHUNK ? (unsigned)left : CHUNK;
         const u64 at = piece * shape.s + k * CHUNK + lane;
         float v[PER_LANE];
         #pragma unroll
-        for (unsigned q = 0; q < PER_LANE; ++q) v[q] = lane + LANES * q < len ? x[at + LANES * q] : 0.0f;
+        for (unsigned q = 0; q < PER_LANE; ++q) v[q] = load_now(x + at + LANES * q, lane + LANES * q < len);
 #ifdef BACKWARD
         float g[PER_LANE];
         #pragma unroll
-        for (unsigned q = 0; q < PER_LANE; ++q) g[q] = lane + LANES * q < len ? dy[at + LANES * q] : 0.0f;
+        for (unsigned q = 0; q < PER_LANE; ++q) g[q] = load_now(dy + at + LANES * q, lane + LANES * q < len);
 #endif
         float a = 0.0f;
         #pragma unroll
@@ -135,27 +133,28 @@ extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sum
 
 #endif
 
-// Mean and variance of this lane's group.
-#define GROUP_MOMENTS \
-    const auto run = [&](u64 i) { return run_of(group, i, shape); }; \
-    const float mean = __fmul_rn(over_chunks(shape.runs, shape, part, run, [&](u64 piece, u64 k) { \
-        return leaf_at(sums, x, dy, piece, k, shape, by).a; }), by.group); \
-    const float var = __fmul_rn(over_chunks(shape.runs, shape, part, run, [&](u64 piece, u64 k) { \
-        const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by); \
-        return about_mean(l.q, l.len, l.m, mean); }), by.group);
-
 // A block takes 32 groups, one per lane.
 #define EACH_TILE(count) for (u64 tile = blockIdx.x; tile * 32 < (count); tile += gridDim.x)
 
 #ifndef BACKWARD
 
 extern "C" __global__ void groups(float* __restrict__ first, float* __restrict__ second, const float* __restrict__ sums, const float* __restrict__ x, int raw, Shape shape, Factors by) {
-    __shared__ float part[ROWS][33];
+    __shared__ float part[ROWS][1][33];
     const float* const dy = nullptr;
     EACH_TILE(shape.groups) {
         const u64 wanted = tile * 32 + threadIdx.x % 32;
         const u64 group = wanted < shape.groups ? wanted : shape.groups - 1;
-        GROUP_MOMENTS
+        const auto run = [&](u64 i) { return run_of(group, i, shape); };
+        float of[1];
+        over_chunks<1>(shape.runs, shape, part, of, run, [&](u64 piece, u64 k, float (&v)[1]) {
+            v[0] = leaf_at(sums, x, dy, piece, k, shape, by).a;
+        });
+        const float mean = __fmul_rn(of[0], by.group);
+        over_chunks<1>(shape.runs, shape, part, of, run, [&](u64 piece, u64 k, float (&v)[1]) {
+            const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by);
+            v[0] = about_mean(l.q, l.len, l.m, mean);
+        });
+        const float var = __fmul_rn(of[0], by.group);
         if (threadIdx.x < 32 && wanted < shape.groups) {
             first[group] = mean;
             second[group] = raw ? var : inverse_std(var, by.eps);
@@ -167,8 +166,8 @@ extern "C" __global__ void groups(float* __restrict__ first, float* __restrict__
 extern "C" __global__ void __launch_bounds__(256) normalize(float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta, const float* __restrict__ stats, Shape shape, Factors by) {
     const u64 run = shape.s / VECTOR, items = shape.n * shape.c * run;
     for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
-        const u64 piece = SINGLE ? item : items <= 0xffffffffull ? (unsigned)item / (unsigned)run : item / run;
-        const u64 group = group_of(piece, shape), c = BATCH ? group : piece % shape.c;
+        const u64 piece = SINGLE ? item : divided(item, run);
+        const u64 group = group_of(piece, shape), c = channel_of(piece, group, shape);
         const float mean = stats[group], r = stats[shape.groups + group];
         float v[VECTOR];
 #if VECTOR == 4
@@ -202,19 +201,24 @@ __device__ __forceinline__ float gained(float h, const float* __restrict__ gamma
 
 // Per group: mean, 1 / std, mean of h and mean of h x^.
 extern "C" __global__ void group_gradients(float* __restrict__ stats, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, Shape shape, Factors by) {
-    __shared__ float part[ROWS][33];
+    __shared__ float part[ROWS][2][33];
     EACH_TILE(shape.groups) {
         const u64 wanted = tile * 32 + threadIdx.x % 32;
         const u64 group = wanted < shape.groups ? wanted : shape.groups - 1;
-        GROUP_MOMENTS
-        const float r = inverse_std(var, by.eps);
-        const float sum = over_chunks(shape.runs, shape, part, run, [&](u64 piece, u64 k) {
-            return gained(leaf_at(sums, x, dy, piece, k, shape, by).b, gamma, piece % shape.c);
-        });
-        const float moment = over_chunks(shape.runs, shape, part, run, [&](u64 piece, u64 k) {
+        const auto run = [&](u64 i) { return run_of(group, i, shape); };
+        float of[2];
+        over_chunks<2>(shape.runs, shape, part, of, run, [&](u64 piece, u64 k, float (&v)[2]) {
             const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by);
-            return gained(moment_about_mean(l.p, l.m, mean, l.b), gamma, piece % shape.c);
+            v[0] = l.a;
+            v[1] = gained(l.b, gamma, channel_of(piece, group, shape));
         });
+        const float mean = __fmul_rn(of[0], by.group), sum = of[1];
+        over_chunks<2>(shape.runs, shape, part, of, run, [&](u64 piece, u64 k, float (&v)[2]) {
+            const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by);
+            v[0] = about_mean(l.q, l.len, l.m, mean);
+            v[1] = gained(moment_about_mean(l.p, l.m, mean, l.b), gamma, channel_of(piece, group, shape));
+        });
+        const float r = inverse_std(__fmul_rn(of[0], by.group), by.eps), moment = of[1];
         if (threadIdx.x < 32 && wanted < shape.groups) {
             *reinterpret_cast<float4*>(stats + 4 * group) =
                 make_float4(mean, r, __fmul_rn(sum, by.group), __fmul_rn(__fmul_rn(moment, r), by.group));
@@ -224,22 +228,22 @@ extern "C" __global__ void group_gradients(float* __restrict__ stats, const floa
 
 // Gradients of gain and shift. A block takes 32 channels, one per lane.
 extern "C" __global__ void channel_gradients(float* __restrict__ dgamma, float* __restrict__ dbeta, const float* __restrict__ stats, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
-    __shared__ float part[ROWS][33];
+    __shared__ float part[ROWS][2][33];
     EACH_TILE(shape.c) {
         const u64 wanted = tile * 32 + threadIdx.x % 32;
         const u64 c = wanted < shape.c ? wanted : shape.c - 1;
         const auto run = [&](u64 n) { return n * shape.c + c; };
-        const float gain = over_chunks(shape.n, shape, part, run, [&](u64 piece, u64 k) {
+        // The gradients of gain and shift.
+        float of[2];
+        over_chunks<2>(shape.n, shape, part, of, run, [&](u64 piece, u64 k, float (&v)[2]) {
             const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by);
-            const float* const of = stats + 4 * group_of(piece, shape);
-            return __fmul_rn(moment_about_mean(l.p, l.m, of[0], l.b), of[1]);
-        });
-        const float shift = over_chunks(shape.n, shape, part, run, [&](u64 piece, u64 k) {
-            return leaf_at(sums, x, dy, piece, k, shape, by).b;
+            const float* const moments = stats + 4 * group_of(piece, shape);
+            v[0] = __fmul_rn(moment_about_mean(l.p, l.m, moments[0], l.b), moments[1]);
+            v[1] = l.b;
         });
         if (threadIdx.x < 32 && wanted < shape.c) {
-            dgamma[c] = gain;
-            if (dbeta) dbeta[c] = shift;
+            dgamma[c] = of[0];
+            if (dbeta) dbeta[c] = of[1];
         }
     }
 }
@@ -248,8 +252,8 @@ extern "C" __global__ void channel_gradients(float* __restrict__ dgamma, float* 
 extern "C" __global__ void __launch_bounds__(256) gradients(float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, const float* __restrict__ stats, Shape shape, Factors by) {
     const u64 run = shape.s / VECTOR, items = shape.n * shape.c * run;
     for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
-        const u64 piece = SINGLE ? item : items <= 0xffffffffull ? (unsigned)item / (unsigned)run : item / run;
-        const u64 group = group_of(piece, shape), c = BATCH ? group : piece % shape.c;
+        const u64 piece = SINGLE ? item : divided(item, run);
+        const u64 group = group_of(piece, shape), c = channel_of(piece, group, shape);
         const float4 of = *reinterpret_cast<const float4*>(stats + 4 * group);
         float v[VECTOR], g[VECTOR];
 #if VECTOR == 4

@@ -3,33 +3,45 @@
 
 typedef unsigned long long u64;
 
-// The column rule for 32 columns side by side, a lane each; column l-th element is f(l). Warp y chains ROWS
-// elements from ROWS y on, then every warp chains the warps' results, so that all warps know the sums.
-template <class F>
-__device__ __forceinline__ float column_sum(u64 count, float (*part)[33], F f) {
+// The column rule for 32 columns side by side, a lane each: K sums at a time, of which a column's l-th elements are f(l, v). Warp y
+// chains ROWS elements from ROWS y on, then every warp chains the warps' results, so that all warps know the sums.
+template <int K, class F>
+__device__ __forceinline__ void column_sums(u64 count, float (*part)[K][33], float (&total)[K], F f) {
     const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32, warps = blockDim.x / 32;
-    float level[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+    float level[4][K] = {};
     unsigned in[4] = {0, 0, 0, 0};
     for (u64 first = 0; first < count; first += ROWS * ROWS) {
         const unsigned n = count - first < ROWS * ROWS ? (unsigned)(count - first) : ROWS * ROWS;
         for (unsigned c = y; c * ROWS < n; c += warps) {
             const unsigned len = n - c * ROWS < ROWS ? n - c * ROWS : ROWS;
-            float s = 0.0f;
+            float s[K] = {}, v[K];
             #pragma unroll 8
-            for (unsigned r = 0; r < len; ++r) s = __fadd_rn(s, f(first + c * ROWS + r));
-            part[c][x] = s;
+            for (unsigned r = 0; r < len; ++r) {
+                f(first + c * ROWS + r, v);
+                #pragma unroll
+                for (int k = 0; k < K; ++k) s[k] = __fadd_rn(s[k], v[k]);
+            }
+            #pragma unroll
+            for (int k = 0; k < K; ++k) part[c][k][x] = s[k];
         }
         __syncthreads();
-        float s = 0.0f;
-        for (unsigned c = 0; c * ROWS < n; ++c) s = __fadd_rn(s, part[c][x]);
+        float s[K] = {};
+        for (unsigned c = 0; c * ROWS < n; ++c) {
+            #pragma unroll
+            for (int k = 0; k < K; ++k) s[k] = __fadd_rn(s[k], part[c][k][x]);
+        }
         __syncthreads();
-        level[0] = __fadd_rn(level[0], s);
+        #pragma unroll
+        for (int k = 0; k < K; ++k) level[0][k] = __fadd_rn(level[0][k], s[k]);
         ++in[0];
         #pragma unroll
         for (unsigned l = 0; l < 3; ++l) if (in[l] == ROWS) {
-            level[l + 1] = __fadd_rn(level[l + 1], level[l]);
+            #pragma unroll
+            for (int k = 0; k < K; ++k) {
+                level[l + 1][k] = __fadd_rn(level[l + 1][k], level[l][k]);
+                level[l][k] = 0.0f;
+            }
             ++in[l + 1];
-            level[l] = 0.0f;
             in[l] = 0;
         }
     }
@@ -39,13 +51,24 @@ __device__ __forceinline__ float column_sum(u64 count, float (*part)[33], F f) {
         #pragma unroll
         for (unsigned k = l + 1; k < 4; ++k) higher = higher || in[k] > 0;
         if (in[l] > 0 && higher) {
-            level[l + 1] = __fadd_rn(level[l + 1], level[l]);
+            #pragma unroll
+            for (int k = 0; k < K; ++k) level[l + 1][k] = __fadd_rn(level[l + 1][k], level[l][k]);
             ++in[l + 1];
             in[l] = 0;
         }
     }
-    float total = level[0];
     #pragma unroll
-    for (unsigned l = 1; l < 4; ++l) if (in[l] > 0) total = level[l];
-    return total;
+    for (int k = 0; k < K; ++k) {
+        total[k] = level[0][k];
+        #pragma unroll
+        for (unsigned l = 1; l < 4; ++l) if (in[l] > 0) total[k] = level[l][k];
+    }
+}
+
+// One sum, of f(l).
+template <class F>
+__device__ __forceinline__ float column_sum(u64 count, float (*part)[33], F f) {
+    float total[1];
+    column_sums<1>(count, reinterpret_cast<float (*)[1][33]>(part), total, [&](u64 l, float (&v)[1]) { v[0] = f(l); });
+    return total[0];
 }
