@@ -13,6 +13,7 @@
 //   LEAST_EXPONENT    the contract's
 //   DITTO_VECTOR      1: channels are aligned and multiples of 4 long
 //   DITTO_WARPS       warps that find the largest magnitude of a channel: 1 or 8
+//   DITTO_LINES       channels of the source whose digits a block of threads makes for a gradient: 1 or 4
 //   DITTO_GRAD        1: the product is the gradient of a kernel
 //   DITTO_HOPPER      1: `wgmma`, which compute capability 9.0 has; 0: `mma.sync`
 //   DITTO_WM, _WN     of a tile, down and across: warps, or with `wgmma` warp groups
@@ -60,24 +61,19 @@ struct Axes {
         }
         return at;
     }
-    // Where a position lies in the box, without its tap.
-    __device__ __forceinline__ i64 position(unsigned p) const {
-        i64 at = 0;
+    // Where a position lies in the box, without its tap, and where its result lies in a channel.
+    struct Place { i64 box, result; };
+    __device__ __forceinline__ Place place(unsigned p) const {
+        Place at = {0, 0};
+        i64 stride = 1;
         for (int d = (int)rank - 1; d >= 0; --d) {
             const Axis& a = axis[d];
-            at += (i64)(p % (unsigned)a.positions) * a.step * a.stride;
-            p /= (unsigned)a.positions;
-        }
-        return at;
-    }
-    // Where its result lies in a channel.
-    __device__ __forceinline__ i64 result(unsigned p) const {
-        i64 at = 0, stride = 1;
-        for (int d = (int)rank - 1; d >= 0; --d) {
-            const Axis& a = axis[d];
-            at += (a.out_first + (i64)(p % (unsigned)a.positions) * a.out_step) * stride;
-            p /= (unsigned)a.positions;
+            const unsigned next = p / (unsigned)a.positions;
+            const i64 x = p - next * (unsigned)a.positions;
+            at.box += x * a.step * a.stride;
+            at.result += (a.out_first + x * a.out_step) * stride;
             stride *= a.out;
+            p = next;
         }
         return at;
     }
@@ -255,7 +251,7 @@ ditto_conv_grad_first(const __grid_constant__ Grad s, const __grid_constant__ Ax
         for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 256) {
             const unsigned rest = q % of_image;
             const i64 image = q / of_image;
-            s.table[q] = image * s.source.channels * DIGITS * s.box * s.width + axes.position(rest / of_line) * s.width + rest % of_line * 16;
+            s.table[q] = image * s.source.channels * DIGITS * s.box * s.width + axes.place(rest / of_line).box * s.width + rest % of_line * 16;
         }
     } else if (index <= first) {
         maxima_of(s.g, index - 1, shared);
@@ -278,8 +274,8 @@ template <class In> __device__ __forceinline__ void sixteen(Quad (&x)[4], const 
     }
 }
 
-// Blocks: one for each run and row of the gradient, then one for each four lines of the source, a channel of an image each, which a warp
-// has. `inner`: the innermost axis, of which `axes` has none.
+// Blocks: one for each run and row of the gradient, then one for each DITTO_LINES lines of the source, a channel of an image each. `inner`: the
+// innermost axis, of which `axes` has none.
 extern "C" __global__ void __launch_bounds__(128)
 ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ Axes axes, const __grid_constant__ Axis inner) {
     // All counts are below 2^31.
@@ -302,14 +298,15 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
             put(x, scale_of(e), to, s.pitch * KB);
         }
     } else {
-        const i64 line = (blockIdx.x - rows) * 4 + threadIdx.x / 32, image = line / s.source.channels, channel = line % s.source.channels;
+        constexpr unsigned EACH = 128 / DITTO_LINES;
+        const i64 line = (blockIdx.x - rows) * DITTO_LINES + threadIdx.x / EACH, image = line / s.source.channels, channel = line % s.source.channels;
         if (line >= s.source.lines) return;
         const i64 run = image / s.run, begin = run * s.run, count = min(s.run, s.images - begin);
         const int e = exponent_of(largest_of(s.source.maxima + begin * s.source.channels + channel, count, s.source.channels));
-        if (threadIdx.x % 32 == 0) s.source_exponents[run * s.source.channels + channel] = e;
+        if (threadIdx.x % EACH == 0) s.source_exponents[run * s.source.channels + channel] = e;
         const float* channel_at = s.source.x + line * s.source.plane;
         const unsigned boxes = (unsigned)s.box, units = boxes * (unsigned)inner.taps * of_line;
-        for (unsigned unit = threadIdx.x % 32; unit < units; unit += 32) {
+        for (unsigned unit = threadIdx.x % EACH; unit < units; unit += EACH) {
             const unsigned rest = unit / of_line, box = rest % boxes;
             const i64 tap = rest / boxes, place = unit % of_line * 16, left = inner.positions - place;
             const i64 outer = axes.source(box), begin = place * inner.step + inner.first + tap * inner.tap_step;
@@ -348,12 +345,12 @@ struct Result {
     const Epilogue* epilogue;
 #endif
 
-    // Ends neighbouring results, with what the epilogue reads besides.
-    template <int W> __device__ __forceinline__ void put(Vec<W> y, i64 at, const Extras<W>& extras) const {
+    // Ends neighbouring results, with what the epilogue reads besides, and writes them where they are wanted.
+    template <int W> __device__ __forceinline__ void put(Vec<W> y, i64 at, const Extras<W>& extras, bool wanted) const {
 #if DITTO_EPILOGUE
-        extras.finish(*epilogue, y, at);
+        extras.finish(*epilogue, y, at, wanted);
 #endif
-        *(Vec<W>*)(out + at) = y;
+        store_if(out + at, y, wanted);
     }
 };
 
@@ -367,13 +364,15 @@ struct Result {
 struct Tile {
     i64 row, column, item, group, image, terms, blocks;
 
+    Tile() = default;
     __device__ __forceinline__ Tile(const Product& p, unsigned index, int height, int width) {
         const unsigned tall = (unsigned)((p.m + height - 1) / height), wide = (unsigned)((p.n + width - 1) / width);
+        const unsigned of = index / tall / wide, run = of / (unsigned)p.groups;
         row = (i64)(index % tall) * height;
         column = (i64)(index / tall % wide) * width;
-        item = index / tall / wide;
-        group = item % p.groups;
-        image = item / p.groups * p.run;
+        item = of;
+        group = of - run * (unsigned)p.groups;
+        image = run * p.run;
         terms = DITTO_GRAD ? min(p.run, p.images - image) * p.of_terms : p.blocks * 4;
         blocks = (terms + 3) / 4;
     }
@@ -385,31 +384,30 @@ struct Tile {
     __device__ __forceinline__ const unsigned char* row_digits(const Product& p, i64 row) const {
         return p.a + (item * p.blocks * DIGITS * p.pitch + min(row, p.pitch - 1)) * KB;
     }
-    // Where those of a column begin, to which `table` is added.
-    __device__ __forceinline__ const unsigned char* column_digits(const Product& p, const Axes& axes, i64 column) const {
-        column = min(column, p.n - 1);
+    // Where a column's digits begin, to which `table` is added, its scale, and where its results lie in a row: -1 if there are none.
+    struct Column { const unsigned char* digits; float scale; i64 place; };
+    __device__ __forceinline__ Column column_at(const Product& p, const Axes& axes, i64 at) const {
+        const bool in = at < p.n;
+        const i64 column = min(at, p.n - 1);
         const unsigned char* const from = p.b + group * p.of_group;
+        Column x;
+        int e;
         if (DITTO_GRAD) {
-            const i64 channel = column / p.taps, tap = column % p.taps;
-            return from + image * p.of_image + channel * DIGITS * p.of_digit + tap % p.inner_taps * p.copy +
-                   axes.tap((unsigned)(tap / p.inner_taps)) * p.width;
+            const i64 channel = quotient(column, p.taps), tap = column - channel * p.taps, outer = quotient(tap, p.inner_taps);
+            x.digits = from + image * p.of_image + channel * DIGITS * p.of_digit + (tap - outer * p.inner_taps) * p.copy +
+                       axes.tap((unsigned)outer) * p.width;
+            x.place = column;
+            e = p.eb[item * p.channels + channel];
+        } else {
+            const i64 of = quotient(column, p.positions);
+            const Axes::Place place = axes.place((unsigned)(column - of * p.positions));
+            x.digits = from + of * p.of_image + place.box * p.width;
+            x.place = of * p.groups * p.m * p.plane + place.result;
+            e = p.eb[of * p.groups + group];
         }
-        const i64 image = column / p.positions;
-        return from + image * p.of_image + axes.position((unsigned)(column - image * p.positions)) * p.width;
-    }
-    // The scale of a column, and where its results lie in a row: -1 if there are none.
-    __device__ __forceinline__ void describe(const Product& p, const Axes& axes, i64 column, float& scale, i64& place) const {
-        int e = 0;
-        place = -1;
-        if (column < p.n && DITTO_GRAD) {
-            place = column;
-            e = p.eb[item * p.channels + column / p.taps];
-        } else if (column < p.n) {
-            const i64 image = column / p.positions;
-            place = image * p.groups * p.m * p.plane + axes.result((unsigned)(column - image * p.positions));
-            e = p.eb[image * p.groups + group];
-        }
-        scale = column_scale_of(e);
+        x.scale = column_scale_of(e);
+        if (!in) x.place = -1;
+        return x;
     }
 
     // Ends the sums of a warp's 16 rows from `row` on, of which this lane has rows lane / 4 and 8 more, and of N / 4 groups of 8 columns, of which
@@ -424,20 +422,19 @@ struct Tile {
             const RowScale scale(p.ea[item * p.pitch + r]);
             const i64 line = (DITTO_GRAD ? item * p.m + r : group * p.m + r) * p.plane;
             const float add = result.bias ? result.bias[group * p.m + r] : -0.0f;
-            constexpr int W = DITTO_VC ? 2 : 1, TOGETHER = !EPILOGUE_TILE ? 1 : DIGITS == 2 ? 4 : 2;
+            constexpr int W = DITTO_VC ? 2 : 1, TOGETHER = DIGITS == 2 ? 4 : 2;
 #pragma unroll
             for (int g0 = 0; g0 < N / 4; g0 += TOGETHER) {
                 // What the epilogue reads is on its way for several results at a time.
-                i64 at[TOGETHER][2 / W];
+                i64 place[TOGETHER][2 / W];
                 Extras<W> extras[TOGETHER][2 / W];
 #pragma unroll
                 for (int g = 0; g < TOGETHER; ++g)
 #pragma unroll
                     for (int e = 0; e < 2 / W; ++e) {
-                        const i64 place = places[(g0 + g) * 8 + own + e];
-                        at[g][e] = place < 0 ? -1 : line + place;
+                        place[g][e] = places[(g0 + g) * 8 + own + e];
 #if DITTO_EPILOGUE
-                        if (place >= 0) extras[g][e].load(*result.epilogue, at[g][e], 0);
+                        if (place[g][e] >= 0) extras[g][e].load(*result.epilogue, line + place[g][e], 0);
 #endif
                     }
 #pragma unroll
@@ -450,7 +447,7 @@ struct Tile {
                             const Sum sum = total(sums, (g0 + g) * 4 + h * 2 + e + i);
                             y.v[i] = __fadd_rn(scale.finished(sum, scales[(g0 + g) * 8 + own + e + i]), add);
                         }
-                        if (at[g][e] >= 0) result.put(y, at[g][e], extras[g][e]);
+                        result.put(y, line + place[g][e], extras[g][e], place[g][e] >= 0);
                     }
             }
         }
@@ -489,8 +486,11 @@ extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
 ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Axes axes, float* out, const float* __restrict__ bias EPILOGUE_PARAM) {
     extern __shared__ unsigned char raw[];
     __shared__ u64 full[STAGES], empty[STAGES];
-    __shared__ float scales[CONSUMERS][ACROSS];
-    __shared__ i64 places[CONSUMERS][ACROSS];
+    // Of the tiles that are under way: those with a block in the ring, and the one that is ended.
+    __shared__ Tile tiles[STAGES + 1];
+    __shared__ float scales[STAGES + 1][BN];
+    __shared__ i64 places[STAGES + 1][BN];
+    __shared__ const unsigned char* starts[BN];
     unsigned char* const ring = raw + (1024 - shared_address(raw) % 1024) % 1024;
     const unsigned count = Tile::count(p, BM, BN);
     const int group = threadIdx.x / 128, thread = threadIdx.x % 128;
@@ -500,7 +500,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
         asm volatile("fence.mbarrier_init.release.cluster;");
     }
     __syncthreads();
-    int stage = 0;
+    int stage = 0, turn = 0;
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         const int quarter = thread % 4, line = thread / 4;
@@ -515,13 +515,25 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
             const Tile tile(p, index, BM, BN);
             const int bytes_a = (int)min((i64)BM, p.pitch - tile.row) * KB;
+            // A thread looks where a column lies, for all.
+            Tile::Column own[(BN + 127) / 128];
+#pragma unroll
+            for (int c = thread, i = 0; c < BN; c += 128, ++i) starts[c] = (own[i] = tile.column_at(p, axes, tile.column + c)).digits;
+            asm volatile("barrier.sync 1, 128;" ::: "memory");
             const unsigned char *a = tile.row_digits(p, tile.row), *b[PASSES];
 #pragma unroll
-            for (int i = 0; i < PASSES; ++i) b[i] = tile.column_digits(p, axes, tile.column + line + i * AT_ONCE);
+            for (int i = 0; i < PASSES; ++i) b[i] = starts[line + i * AT_ONCE];
+            asm volatile("barrier.sync 1, 128;" ::: "memory");
             for (int block = 0; block < (int)tile.blocks; ++block) {
                 const int q = block * 4 + quarter;
                 const i64 offset = q < tile.terms ? p.table[q] : 0;
                 barrier_wait(empty + stage, phase);
+                if (block == 0) {
+                    if (thread == 0) tiles[turn] = tile;
+#pragma unroll
+                    for (int c = thread, i = 0; c < BN; c += 128, ++i) scales[turn][c] = own[i].scale, places[turn][c] = own[i].place;
+                    if (++turn > STAGES) turn = 0;
+                }
                 unsigned char* const to = ring + stage * STAGE;
                 if (thread == 0) {
                     barrier_arrive(full + stage, DIGITS * bytes_a);
@@ -552,12 +564,13 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
         const Result result = RESULT(out, bias);
         int phase = 0, sums[WEIGHTS][ACROSS / 2];
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
-            const Tile tile(p, index, BM, BN);
+            barrier_wait(full + stage, phase);
+            const Tile tile = tiles[turn];
+            const float* const scale = scales[turn] + across;
+            const i64* const place = places[turn] + across;
+            if (++turn > STAGES) turn = 0;
             const i64 row = tile.row + down + thread / 32 * 16;
-            if (thread < ACROSS) tile.describe(p, axes, tile.column + across + thread, scales[mine][thread], places[mine][thread]);
-            // Scales and places are there; below, all have read them.
-            asm volatile("barrier.sync %0, 128;" ::"r"(group) : "memory");
-            tile.expect<ACROSS / 2>(p, result, row, places[mine]);
+            tile.expect<ACROSS / 2>(p, result, row, place);
             int keep = 0, last = -1;
             for (int block = 0; block < (int)tile.blocks; ++block) {
                 barrier_wait(full + stage, phase);
@@ -571,8 +584,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
             }
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             if (last >= 0 && thread == 0) barrier_arrive(empty + last);
-            tile.end(p, result, sums, row, scales[mine], places[mine]);
-            asm volatile("barrier.sync %0, 128;" ::"r"(group) : "memory");
+            tile.end(p, result, sums, row, scale, place);
         }
     }
 }
@@ -592,6 +604,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
     extern __shared__ __align__(128) unsigned char ring[];
     __shared__ float scales[BN];
     __shared__ i64 places[BN];
+    __shared__ const unsigned char* starts[BN];
     const int thread = threadIdx.x, warp = thread / 32, down = warp / WN * 32, across = warp % WN * 32;
     const int quarter = thread % 4, line = thread / 4;
     const Result result = RESULT(out, bias);
@@ -602,7 +615,13 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
 #pragma unroll
         for (int i = 0; i < PASSES_A; ++i) from_a[i] = tile.row_digits(p, tile.row + line + i * AT_ONCE) + quarter * 16;
 #pragma unroll
-        for (int i = 0; i < PASSES_B; ++i) from_b[i] = tile.column_digits(p, axes, tile.column + line + i * AT_ONCE);
+        for (int c = thread; c < BN; c += THREADS) {
+            const Tile::Column x = tile.column_at(p, axes, tile.column + c);
+            starts[c] = x.digits, scales[c] = x.scale, places[c] = x.place;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int i = 0; i < PASSES_B; ++i) from_b[i] = starts[min(line + i * AT_ONCE, BN - 1)];
         auto fetch = [&](i64 block) {
             if (block < tile.blocks) {
                 const i64 q = block * 4 + quarter, offset = q < tile.terms ? p.table[q] : 0;
@@ -624,7 +643,6 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
             asm volatile("cp.async.commit_group;" ::: "memory");
         };
         for (int s = 0; s < STAGES - 1; ++s) fetch(s);
-        if (thread < BN) tile.describe(p, axes, tile.column + thread, scales[thread], places[thread]);
         int sums[2][WEIGHTS][16] = {};
         for (i64 block = 0; block < tile.blocks; ++block) {
             asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");

@@ -508,9 +508,13 @@ impl GradPlan {
         };
         let (g, from) = (operand(0, rows, positions), operand(1, channels, plane));
         let warps = warps_of_channel(positions.max(plane));
+        // Small images leave most threads of a block without work, so four channels share one.
+        let units = self.places * self.inner.taps * self.width / GROUP;
+        let of_block = if units < GRAD_THREADS as usize { 4 } else { 1 };
         let lines = defines(&[
             ("PART", 1),
             ("DIGITS", self.digits.count()),
+            ("LINES", of_block),
             ("VECTOR", usize::from(plane.is_multiple_of(4) && positions.is_multiple_of(4))),
             ("WARPS", warps),
         ]);
@@ -538,7 +542,7 @@ impl GradPlan {
         push_axes(&mut args, &self.axes);
         let inner = BoxAxis { reach: Reach::of(self.inner), stride: 0 };
         push(&mut args, &inner.words());
-        let blocks = self.runs * groups * self.pitch + (batch * groups * channels).div_ceil(4);
+        let blocks = self.runs * groups * self.pitch + (batch * groups * channels).div_ceil(of_block);
         f(Step {
             module,
             kernel: "ditto_conv_grad_digits",

@@ -6,6 +6,9 @@ typedef unsigned long long u64;
 
 constexpr int DIGITS = DITTO_DIGITS, BITS = 8 * DIGITS - 1, KB = 64, NOT_FINITE = 1 << 20;
 
+// x / by, of numbers that are not negative. Most have 32 bits, whose division is many times shorter.
+__device__ __forceinline__ i64 quotient(i64 x, i64 by) { return (u64)(x | by) <= 0xffffffffull ? (unsigned)x / (unsigned)by : x / by; }
+
 // 2^e, for e from -126 to 127.
 __device__ __forceinline__ float power(int e) { return __int_as_float((e + 127) << 23); }
 

@@ -240,7 +240,8 @@ struct Result {
         if (last) x.extras.load(*epilogue, at, column);
 #endif
     }
-    template <int W> __device__ __forceinline__ void put(Vec<W> v, const Before<W>& x, i64 at, i64 column, bool first, bool last) const {
+    template <int W> __device__ __forceinline__ void put(Vec<W> v, const Before<W>& x, i64 at, i64 column, bool first, bool last,
+                                                         bool wanted = true) const {
         if (!first) {
 #pragma unroll
             for (int i = 0; i < W; ++i) v.v[i] = __fadd_rn(x.old.v[i], v.v[i]);
@@ -248,13 +249,13 @@ struct Result {
         if (last) {
             if (DITTO_BIAS) {
 #pragma unroll
-                for (int i = 0; i < W; ++i) v.v[i] = __fadd_rn(v.v[i], bias[column + i]);
+                for (int i = 0; i < W; ++i) v.v[i] = __fadd_rn(v.v[i], wanted ? bias[column + i] : 0.0f);
             }
 #if DITTO_EPILOGUE
-            x.extras.finish(*epilogue, v, at);
+            x.extras.finish(*epilogue, v, at, wanted);
 #endif
         }
-        *(Vec<W>*)(out + at) = v;
+        store_if(out + at, v, wanted);
     }
 };
 
@@ -356,7 +357,7 @@ struct Product {
                         Vec<W> v;
 #pragma unroll
                         for (int i = 0; i < W; ++i) v.v[i] = scale[h].finished(total(s, (g0 + g) * 4 + h * 2 + e + i), columns[c + i]);
-                        if (c < left) result.put(v, before[g][e], place + c, column + c, first, last);
+                        result.put(v, before[g][e], place + c, column + c, first, last, c < left);
                     }
 #endif
             }

@@ -7,6 +7,15 @@ template <> struct Vec<1> { float v[1]; };
 template <> struct __align__(8) Vec<2> { float v[2]; };
 template <> struct __align__(16) Vec<4> { float v[4]; };
 
+// Stores neighbours where they are wanted, without a branch, so that the results of many can be computed side by side.
+__device__ __forceinline__ void store_if(float* at, const Vec<1>& v, bool wanted) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p st.global.f32 [%0], %1;}" ::"l"(at), "f"(v.v[0]), "r"((unsigned)wanted) : "memory");
+}
+__device__ __forceinline__ void store_if(float* at, const Vec<2>& v, bool wanted) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v2.f32 [%0], {%1, %2};}"
+                 ::"l"(at), "f"(v.v[0]), "f"(v.v[1]), "r"((unsigned)wanted) : "memory");
+}
+
 #ifndef DITTO_EPILOGUE
 #define DITTO_EPILOGUE 0
 #define EPILOGUE_PARAM
@@ -42,8 +51,8 @@ template <int W> struct Extras {
         for (int i = 0; i < EPILOGUE_X; ++i)
             if (epilogue_reads(i) == 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(f.x[i] + at));
     }
-    // Makes results of the sums in v, which keeps the first ones; the others are written.
-    __device__ __forceinline__ void finish(const Epilogue& f, Vec<W>& v, i64 at) const {
+    // Makes results of the sums in v, which keeps the first ones; the others are written, unless they are not wanted.
+    __device__ __forceinline__ void finish(const Epilogue& f, Vec<W>& v, i64 at, bool wanted = true) const {
         Vec<W> more[EPILOGUE_Y > 1 ? EPILOGUE_Y - 1 : 1];
 #pragma unroll
         for (int e = 0; e < W; ++e) {
@@ -57,7 +66,8 @@ template <int W> struct Extras {
             for (int k = 1; k < EPILOGUE_Y; ++k) more[k - 1].v[e] = to[k];
         }
 #pragma unroll
-        for (int k = 1; k < EPILOGUE_Y; ++k) *(Vec<W>*)(f.y[k - 1] + at) = more[k - 1];
+        for (int k = 1; k < EPILOGUE_Y; ++k)
+            if (wanted) *(Vec<W>*)(f.y[k - 1] + at) = more[k - 1];
     }
 };
 #else

@@ -136,6 +136,18 @@ __device__ __forceinline__ u64 first_cell(const PoolWindow& w, const Sizes& size
     return first;
 }
 
+// Whether a window holds `value` in a cell before `here`. No load waits for another.
+__device__ __forceinline__ bool holds_before(const PoolWindow& w, const Sizes& sizes, const float* plane, u64 here, float value) {
+    bool found = false;
+    Position p;
+    each_cell(w, sizes, p, [&](bool real, u64 cell) {
+        const bool before = real & (cell < here);
+        const float v = before ? plane[cell] : 0.0f;
+        found = found | (before & same(v, value));
+    });
+    return found;
+}
+
 // Calls f(o) for each output whose window holds cell c, in row-major order.
 template <int A = 0, class F>
 __device__ __forceinline__ void each_window(const Position& c, const Sizes& sizes, Position& o, const F& f) {
@@ -220,7 +232,7 @@ pool(float* __restrict__ out, const float* __restrict__ x, const float* __restri
             const float best = y[at];
             if (same(mine, best)) {
                 window_of(o, sizes, w);
-                if (first_cell(w, sizes, plane, best) == here) sum = __fadd_rn(sum, dy[at]);
+                if (!holds_before(w, sizes, plane, here, best)) sum = __fadd_rn(sum, dy[at]);
             }
 #elif OP == OP_AVG_BWD
             window_of(o, sizes, w);
