@@ -6,7 +6,7 @@ use dittograd::device::cuda::fake::Fake;
 use dittograd::io::Checkpoint;
 use dittograd::prelude::*;
 use dittograd::train::{
-    BEST, CHECKPOINT, End, Event, METRICS, OF_THE_MACHINE, Outcome, RECORD, Record, Verified,
+    BEST, CHECKPOINT, End, Event, METRICS, OF_THE_MACHINE, Outcome, RECORD, Record, Verified, kept,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -24,9 +24,13 @@ struct Settings {
     patience: Option<u64>,
     shards: usize,
     save_every: Option<u64>,
+    keep: u64,
 }
 
-const PLAIN: Settings = Settings { eager: false, patience: None, shards: 1, save_every: None };
+const PLAIN: Settings = Settings { eager: false, patience: None, shards: 1, save_every: None, keep: 0 };
+
+/// What a finished run left behind: files by name, measurements and record.
+type Left = (BTreeMap<String, Vec<u8>>, Vec<serde_json::Value>, Vec<String>);
 
 fn parts() -> (Dataset, Dataset) {
     data::split(&data::spirals(3, 60, 3).unwrap(), 0.8, 3).unwrap()
@@ -59,6 +63,7 @@ fn part(folder: &Path, settings: Settings, stop: Option<u64>) -> Result<(Outcome
     .steps(STEPS)
     .seed(9)
     .shards(settings.shards)
+    .keep(settings.keep)
     // The loss in steps, so that an evaluation is often no better than the one before.
     .evaluate(EVERY, evaluation(&net, test, |loss| -(loss * 8.0).round()))
     .folder(RunFolder::open(folder)?)
@@ -86,8 +91,13 @@ fn part(folder: &Path, settings: Settings, stop: Option<u64>) -> Result<(Outcome
 }
 
 /// Everything a finished run left behind that does not tell the time or the machine.
-fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>, Vec<String>) {
-    let bytes = |name: &str| std::fs::read(folder.join(name)).unwrap();
+fn left(folder: &Path) -> Left {
+    let paths = [CHECKPOINT, BEST]
+        .map(|name| folder.join(name))
+        .into_iter()
+        .chain(kept(folder).unwrap().into_values());
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
+    let files = paths.map(|path| (name(&path), std::fs::read(&path).unwrap())).collect();
     let text = std::fs::read_to_string(folder.join(METRICS)).unwrap();
     let line = |l: &str| {
         let mut v: serde_json::Value = serde_json::from_str(l).unwrap();
@@ -97,7 +107,7 @@ fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>, Vec<String>
     let record = std::fs::read_to_string(folder.join(RECORD)).unwrap();
     let is_chained = |l: &&str| !l.starts_with("{\"machine\"") && !l.starts_with("{\"file\"");
     let record = record.lines().filter(is_chained).map(String::from).collect();
-    (bytes(CHECKPOINT), bytes(BEST), text.lines().map(line).collect(), record)
+    (files, text.lines().map(line).collect(), record)
 }
 
 #[test]
@@ -107,6 +117,7 @@ fn a_stop_at_any_step_changes_nothing() {
         Settings { patience: Some(2), ..PLAIN },
         Settings { eager: true, patience: Some(1), shards: 3, ..PLAIN },
         Settings { shards: 2, save_every: Some(5), ..PLAIN },
+        Settings { keep: 3, ..PLAIN },
     ];
     let mut ends = Vec::new();
     for settings in kinds {
@@ -150,11 +161,14 @@ fn a_stop_at_any_step_changes_nothing() {
 fn a_run_that_dies_at_any_state_goes_on() {
     // A death is a copy of the folder as it was when an event came: nothing of the process is left but its files.
     let home = tempfile::tempdir().unwrap();
-    let settings = Settings { patience: Some(2), ..PLAIN };
+    let settings = Settings { patience: Some(2), keep: 4, ..PLAIN };
     let whole = home.path().join("whole");
     let (outcome, print) = part(&whole, settings, None).unwrap();
     drop(outcome);
     let all = left(&whole);
+    let kept = |step: u64| format!("checkpoint-{step}.safetensors");
+    let names = [BEST.into(), kept(13), kept(18), kept(4), kept(9), CHECKPOINT.into()];
+    assert!(all.0.keys().eq(&names), "{:?}", all.0.keys());
     let (train, test) = parts();
     let mut params = Params::new(&Device::cpu().unwrap(), 7);
     let net = Mlp::new(&mut params, &[2, 8, 3]).unwrap();
@@ -166,6 +180,7 @@ fn a_run_that_dies_at_any_state_goes_on() {
     .seed(9)
     .evaluate(EVERY, evaluation(&net, test, |loss| -(loss * 8.0).round()))
     .patience(2)
+    .keep(4)
     .folder(RunFolder::open(&living).unwrap())
     .observe(|_| {
         let to = home.path().join(format!("dead{copies}"));
@@ -368,7 +383,7 @@ fn recorded_on(device: &Device, folder: &Path) -> (Vec<String>, usize) {
     });
     let trainer = trainer.steps(STEPS).seed(9).evaluate(EVERY, evaluation(&net, test, |loss| -loss));
     drop(trainer.record_every(3).folder(RunFolder::open(folder).unwrap()).run().unwrap());
-    let all = left(folder).3;
+    let all = left(folder).2;
     let states = all.iter().filter(|l| l.contains("\"state\"")).count();
     (all, states)
 }

@@ -123,6 +123,43 @@ fn parts_of_a_run_are_verified_from_the_nearest_state() {
     assert!(text.contains("\nrecord of steps 1 to 30, 10 states, finished, root "), "{text}");
 }
 
+#[test]
+fn kept_checkpoints_are_of_the_run_however_it_was_made() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    let kept = |run: &str| -> Vec<(String, Vec<u8>)> {
+        let files = ["7", "15", "22"].map(|step| format!("checkpoint-{step}.safetensors"));
+        let is_one = |name: &str| name.starts_with("checkpoint-");
+        let found =
+            fs::read_dir(here.join(run)).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap());
+        assert_eq!(found.filter(|name| is_one(name)).count(), 3, "{run}");
+        files.map(|name| (name.clone(), fs::read(here.join(run).join(name)).unwrap())).to_vec()
+    };
+    good(here, &format!("{MLP} --keep 3 --out r"));
+    let all = kept("r");
+    let steps: Vec<u64> = chained(&here.join("r"))
+        .iter()
+        .filter(|l| l.starts_with("{\"step\"") && l.contains("\"state\""))
+        .map(|l| serde_json::from_str::<Value>(l).unwrap()["step"].as_u64().unwrap())
+        .collect();
+    assert_eq!(steps, [7, 10, 15, 20, 22, 30]);
+    let said = good(here, "verify r --steps 23..24 --device cpu").out;
+    assert!(said.contains("computed from step 22 to 24"), "{said}");
+    // From one of them, in another folder: those up to it go along, the others are made again.
+    good(here, "train --resume r/checkpoint-15.safetensors --keep 3 --out moved --device cpu --quiet");
+    assert_eq!((kept("moved"), chained(&here.join("moved"))), (all, chained(&here.join("r"))));
+    good(here, "verify moved --device cpu --quiet");
+    // A run that stopped between two files goes on with other settings.
+    fs::copy(here.join("r/checkpoint-15.safetensors"), here.join("r/checkpoint.safetensors")).unwrap();
+    good(here, "train --resume r --steps 40 --device cpu --quiet");
+    assert!(!here.join("r/checkpoint-22.safetensors").exists());
+    good(here, "verify r --device cpu --quiet");
+    fs::copy(here.join("r/checkpoint-7.safetensors"), here.join("r/checkpoint-15.safetensors")).unwrap();
+    let why = refused(&run_in(here, "verify r --device cpu --quiet"), "of another step");
+    assert!(why.ends_with("checkpoint-15.safetensors: is of step 7, not 15"), "{why}");
+    run_in(here, &format!("{MLP} --keep 3 --out none")).failed("keep", "--keep needs a folder");
+}
+
 /// Numbers that look random, from a seed.
 struct Draws(u64);
 
@@ -139,7 +176,7 @@ fn what_was_changed_is_refused_and_named() {
     let here = home.path();
     let rows: String = (0..80).map(|i| format!("{},{},{}\n", i % 7, (i * i) % 11, i % 3)).collect();
     fs::write(here.join("data.csv"), &rows).unwrap();
-    good(here, &format!("{} --data data.csv --out r", MLP.replace("--samples 200 ", "")));
+    good(here, &format!("{} --data data.csv --keep 2 --out r", MLP.replace("--samples 200 ", "")));
     let verify = "verify r --device cpu --quiet --threads 1";
     good(here, verify);
     let mut draws = Draws(7);
@@ -147,6 +184,7 @@ fn what_was_changed_is_refused_and_named() {
         ("r/record.jsonl", 60),
         ("r/checkpoint.safetensors", 20),
         ("r/best.safetensors", 10),
+        ("r/checkpoint-20.safetensors", 20),
         ("data.csv", 10),
     ] {
         let whole = fs::read(here.join(file)).unwrap();
@@ -253,6 +291,72 @@ fn forged(text: &str, change: &dyn Fn(&str) -> String) -> String {
     out
 }
 
+/// A line with another first digit of what it has by this name.
+fn other(line: &str, key: &str) -> String {
+    let at = line.find(&format!("\"{key}\":\"")).unwrap() + key.len() + 4;
+    let digit = if &line[at..=at] == "3" { "4" } else { "3" };
+    format!("{}{digit}{}", &line[..at], &line[at + 1..])
+}
+
+#[test]
+fn a_sample_finds_the_lies_in_its_parts() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    good(here, &format!("{MLP} --keep 5 --out r"));
+    let sample = |options: &str| run_in(here, &format!("verify r --device cpu --json {options}"));
+    let drawn = |run: &Run| -> Value {
+        run.objects().into_iter().find(|o| !o["sample"].is_null()).unwrap()["sample"].clone()
+    };
+    let fresh: Vec<Value> = (0..2).map(|_| drawn(&sample("--sample 20%"))["seed"].clone()).collect();
+    assert_ne!(fresh[0], fresh[1], "two samples with one seed");
+    let text = good(here, "verify r --device cpu --quiet --sample 20% --sample-seed 1").out;
+    assert!(
+        text.starts_with("verified: 5 of 30 steps (") && text.contains(", 1 of 6 parts drawn by seed 1, "),
+        "{text}"
+    );
+    for (share, parts) in [("0.1%", 1), ("50%", 3), ("90%", 5), ("100%", 6)] {
+        let run = sample(&format!("--sample {share} --sample-seed 3"));
+        assert_eq!((drawn(&run)["drawn"].as_u64(), run.code), (Some(parts), Some(0)), "{share}");
+        let last = run.objects().pop().unwrap();
+        assert_eq!((&last["steps"], &last["of"]), (&Value::from(5 * parts), &Value::from(30)), "{share}");
+    }
+    // A lie is found by the samples with its step, and by no others.
+    let honest = record(&here.join("r"));
+    let lie = |line: &str| match line.starts_with("{\"step\":17,") {
+        true => other(line, "loss"),
+        false => line.to_string(),
+    };
+    fs::write(here.join("r/record.jsonl"), forged(&honest, &lie)).unwrap();
+    let mut found = 0;
+    for seed in 0..10 {
+        let run = sample(&format!("--sample 50% --sample-seed {seed}"));
+        let ranges: Vec<[u64; 2]> = serde_json::from_value(drawn(&run)["steps"].clone()).unwrap();
+        let is_in = ranges.iter().any(|[from, to]| (*from..=*to).contains(&17));
+        assert_eq!(run.code, Some(i32::from(is_in)), "{seed}: {}", run.out);
+        if is_in {
+            assert_eq!(run.objects().pop().unwrap()["difference"]["step"], 17, "{seed}");
+        }
+        found += usize::from(is_in);
+    }
+    assert!(0 < found && found < 10, "{found}");
+    fs::write(here.join("r/record.jsonl"), &honest).unwrap();
+    good(here, "verify r --device cpu --quiet --receipt receipt.json");
+    for (args, why) in [
+        ("r --sample 0%", "use a share above 0 and up to 100, such as 5%"),
+        ("r --sample 5", "use a share above 0 and up to 100, such as 5%"),
+        ("r --sample NaN%", "use a share above 0 and up to 100, such as 5%"),
+        ("receipt.json --sample 5%", "--sample: a receipt has no single steps"),
+        ("r --sample 5% --steps 1..9", "cannot be used with"),
+        ("r --sample-seed 5", "--sample <P%>"),
+    ] {
+        run_in(here, &format!("verify {args} --device cpu")).failed(args, why);
+    }
+    let few = MLP.replace("--eval-every 10", "--eval-every 30");
+    good(here, &format!("{few} --out few"));
+    run_in(here, "verify few --sample 5% --device cpu")
+        .failed("few", "no checkpoint between its first and last step");
+}
+
 #[test]
 fn lies_with_right_hashes_are_found_at_their_step() {
     let home = TempDir::new().unwrap();
@@ -262,11 +366,6 @@ fn lies_with_right_hashes_are_found_at_their_step() {
     let honest = record(&here.join("r"));
     assert_eq!(forged(&honest, &|l| l.into()), honest);
     let step = |n: u64| format!("{{\"step\":{n},");
-    let other = |line: &str, key: &str| {
-        let at = line.find(&format!("\"{key}\":\"")).unwrap() + key.len() + 4;
-        let digit = if &line[at..=at] == "3" { "4" } else { "3" };
-        format!("{}{digit}{}", &line[..at], &line[at + 1..])
-    };
     for (n, key, want) in [
         (1, "loss", "step 1: the loss is "),
         (17, "loss", "step 17: the loss is "),

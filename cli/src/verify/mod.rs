@@ -1,0 +1,300 @@
+//! `verify`: computes a run again from its record and compares every step.
+
+mod evidence;
+mod sample;
+
+use crate::models::Net;
+use crate::out::{Busy, Out};
+use crate::task::Data;
+use crate::train::fit::trainer;
+use crate::train::{Mode, Spec};
+use crate::{Answer, Fail, Global, fail};
+use clap::Args;
+use dittograd::io::{Checkpoint, atomic};
+use dittograd::numerics::{NUMERICS_VERSION, Numerics};
+use dittograd::prelude::*;
+use dittograd::train::{Difference, Event, Record, StateHash, Verified, data_hash};
+use evidence::Evidence;
+use sample::{Chosen, share};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+
+/// Compute a run again from its record, on any device, and compare every step; exit 1 if anything differs.
+///
+/// First the record is checked by itself, then checkpoints beside it against it. The steps are computed from the state before them
+/// that is nearest: the beginning of the run, or a checkpoint.
+#[derive(Args)]
+pub(crate) struct Verify {
+    /// The folder of a run, its record, or a receipt
+    run: PathBuf,
+    /// Only these steps, both included [default: all]
+    #[arg(long, value_name = "A..B", value_parser = steps_of)]
+    steps: Option<RangeInclusive<u64>>,
+    /// Only about this share of the steps, such as 5%: parts of the run between its checkpoints, drawn at random. `train --keep N`
+    /// keeps checkpoints
+    #[arg(long, value_name = "P%", value_parser = share, conflicts_with_all = ["steps", "receipt"])]
+    sample: Option<f64>,
+    /// The seed that parts are drawn by, to draw the same again [default: from the system]
+    #[arg(long, value_name = "SEED", requires = "sample")]
+    sample_seed: Option<u64>,
+    /// The data, if it was moved
+    #[arg(long, value_name = "PATH")]
+    data: Option<PathBuf>,
+    /// The file with the parameters that the run began with, or with the programs of its model, if it was moved
+    #[arg(long, value_name = "FILE")]
+    weights: Option<PathBuf>,
+    /// Write a receipt of the run, once it is verified: what `verify` needs to do the same again, with the data alone
+    #[arg(long, value_name = "FILE", conflicts_with = "steps")]
+    receipt: Option<PathBuf>,
+    /// Run each op as it comes, or the whole step as one program; same bits
+    #[arg(long, value_enum, default_value = "compiled")]
+    mode: Mode,
+}
+
+/// A range of steps such as 900..1000.
+fn steps_of(text: &str) -> Result<RangeInclusive<u64>, String> {
+    let (from, to) = text.split_once("..").unwrap_or((text, text));
+    match (from.parse(), to.parse()) {
+        (Ok(from), Ok(to)) if 1 <= from && from <= to => Ok(from..=to),
+        _ => Err("use A..B with 1 <= A <= B, such as 900..1000".into()),
+    }
+}
+
+/// Why a run is not verified.
+enum No {
+    /// Something that was read.
+    Said(String),
+    /// A step that was computed.
+    Differs(Difference),
+}
+
+impl Verify {
+    /// Runs the command.
+    pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+        let evidence = match Evidence::read(&self.run)? {
+            Ok(evidence) => evidence,
+            Err(no) => return say_no(out, no),
+        };
+        if self.receipt.is_some() && evidence.record.is_receipt() {
+            return fail(format!("--receipt: {} is one already; copy it", self.run.display()));
+        }
+        let device = device_for(&evidence.record, global)?;
+        self.replay(&evidence, &device, out)
+    }
+
+    /// The steps to compare.
+    fn chosen(&self, evidence: &Evidence) -> Answer<Chosen> {
+        let record = &evidence.record;
+        let (first, last) = (record.first(), record.last());
+        let option = if self.sample.is_some() { "--sample" } else { "--steps" };
+        if record.is_receipt() && (self.sample.is_some() || self.steps.is_some()) {
+            let how = "leave it out, or give the folder of the run";
+            return fail(format!("{option}: a receipt has no single steps; {how}"));
+        }
+        if let Some(share) = self.sample {
+            return Chosen::drawn(evidence, share, self.sample_seed);
+        }
+        let Some(steps) = &self.steps else { return Ok(Chosen::one(first, last)) };
+        if *steps.start() <= first || *steps.end() > last {
+            let (a, b) = (steps.start(), steps.end());
+            return fail(format!("--steps {a}..{b}: the record has steps {} to {last}", first + 1));
+        }
+        Ok(Chosen::one(steps.start() - 1, *steps.end()))
+    }
+
+    fn replay(&self, evidence: &Evidence, device: &Device, out: &Out) -> Answer {
+        let record = &evidence.record;
+        let chosen = self.chosen(evidence)?;
+        let busy = out.busy("reading the data");
+        let first = self.spec(record, record.segments()[0].settings)?;
+        let data = first.data.load(first.model, &busy)?;
+        let here = data_hash(&data.train, Some(&data.test));
+        if here != record.head().data.hash {
+            let no = format!(
+                "the data {} is not what the run was trained on: its hash is {here}, in the record {}",
+                data.train.name(),
+                record.head().data.hash
+            );
+            return say_no(out, No::Said(no));
+        }
+        let (model, recorded) = (&record.head().model, record.last() - record.first());
+        let starts: Vec<u64> = chosen.parts.iter().map(|(from, _)| evidence.start(*from)).collect();
+        let ends = chosen.parts.iter().map(|(_, to)| *to);
+        let computed: u64 = ends.zip(&starts).map(|(to, start)| to - start).sum();
+        out.progress(
+            || {
+                let mut object = json!({"model": model, "recorded": recorded, "device": device.to_string()});
+                match &chosen.sample {
+                    Some(sample) => object["sample"] = sample.object(&chosen.parts),
+                    None => (object["start"], object["to"]) = (json!(starts[0]), json!(chosen.parts[0].1)),
+                }
+                object
+            },
+            || {
+                let which = match &chosen.sample {
+                    Some(sample) => format!("{computed} of them computed, {sample}"),
+                    None => format!("computed from step {} to {}", starts[0], chosen.parts[0].1),
+                };
+                format!("{model} on {}: {recorded} steps recorded, {which}; {device}", data.train.name())
+            },
+        );
+        let states = evidence.kept.iter().map(|k| (k.step, (k.name.clone(), k.hash.clone()))).collect();
+        let replay = Replay { command: self, evidence, data: &data, states: &states, device, busy: &busy };
+        let (mut steps, mut fingerprint) = (0, String::new());
+        for part in &chosen.parts {
+            match replay.part(*part)? {
+                Ok(done) => (steps, fingerprint) = (steps + done.0, done.1),
+                Err(difference) => return say_no(out, No::Differs(difference)),
+            }
+        }
+        drop(busy);
+        let root = record.root();
+        if let Some(file) = &self.receipt {
+            atomic::write(file, record.receipt()?.as_bytes())?;
+        }
+        let (from, to) = chosen.parts[0];
+        let is_whole = (from, to) == (record.first(), record.last());
+        out.result(
+            || {
+                let mut object = json!({"verified": true, "steps": steps, "root": root});
+                match &chosen.sample {
+                    Some(sample) => {
+                        (object["of"], object["sample"]) = (json!(recorded), sample.object(&chosen.parts));
+                    }
+                    None => (object["from"], object["to"]) = (json!(from + 1), json!(to)),
+                }
+                if is_whole {
+                    object["fingerprint"] = json!(fingerprint);
+                }
+                object
+            },
+            || match &chosen.sample {
+                _ if is_whole => format!("verified: {steps} steps, root {root}, fingerprint {fingerprint}"),
+                Some(sample) => {
+                    let ranges: Vec<String> =
+                        chosen.parts.iter().map(|(from, to)| format!("{}..{to}", from + 1)).collect();
+                    format!("verified: {steps} of {recorded} steps ({}), {sample}, of the record with root {root}", ranges.join(", "))
+                }
+                None => format!("verified: steps {} to {to} of the record with root {root}", from + 1),
+            },
+        )?;
+        Ok(true)
+    }
+
+    /// The settings of a run.
+    fn spec(&self, record: &Record, settings: &Value) -> Answer<Spec> {
+        let of = Spec::recorded(settings, self.data.as_deref(), self.weights.as_deref());
+        of.map_err(|e| match e {
+            Fail::Message(why) => Fail::Message(format!("{}: {why}", record.path().display())),
+            other => other,
+        })
+    }
+}
+
+/// What steps are computed with.
+struct Replay<'r> {
+    command: &'r Verify,
+    evidence: &'r Evidence,
+    data: &'r Data,
+    /// States of checkpoints, by step, each with the name of its file.
+    states: &'r BTreeMap<u64, (String, StateHash)>,
+    device: &'r Device,
+    busy: &'r Busy,
+}
+
+impl Replay<'_> {
+    /// Computes the steps of a part from the state before it that is nearest. Returns their number, and the fingerprint after them.
+    fn part(&self, (from, to): (u64, u64)) -> Answer<Result<(u64, String), Difference>> {
+        let record = &self.evidence.record;
+        self.busy.now("building the model");
+        let mut state = match self.evidence.nearest(from) {
+            Some(kept) => Some(Checkpoint::load(&kept.path)?),
+            None => None,
+        };
+        let (segments, at) = (record.segments(), self.evidence.start(from));
+        let first = self.command.spec(record, segments[0].settings)?;
+        let (params, net) = match &state {
+            Some(state) => first.net_of(state, self.device)?,
+            None => first.begun(self.device, self.command.weights.as_deref())?,
+        };
+        let mut steps = 0;
+        for segment in segments.iter().filter(|s| s.to > at && s.from < to || s.from == to && s.to == to) {
+            let spec = self.command.spec(record, segment.settings)?;
+            let verified = self.segment(&spec, (&params, &net), segment.to.min(to), state.take())?;
+            steps += verified.steps;
+            if let Some(difference) = verified.difference {
+                return Ok(Err(difference));
+            }
+            state = Some(verified.state);
+        }
+        let fingerprint = params.fingerprint()?;
+        match record.end().filter(|end| to == record.last() && end.fingerprint != fingerprint) {
+            None => Ok(Ok((steps, fingerprint))),
+            Some(end) => {
+                let (what, recorded) = ("the fingerprint".to_string(), end.fingerprint.clone());
+                Ok(Err(Difference { step: to, what, recorded, computed: fingerprint }))
+            }
+        }
+    }
+
+    /// Computes the steps of one set of settings.
+    fn segment(
+        &self,
+        spec: &Spec,
+        (params, net): (&Params, &Net),
+        to: u64,
+        from: Option<Checkpoint>,
+    ) -> Answer<Verified> {
+        let mut trainer = trainer(spec, params, net, self.data)?;
+        if self.command.mode == Mode::Eager {
+            trainer = trainer.eager();
+        }
+        if let Some(from) = from {
+            trainer = trainer.resume(from);
+        }
+        let trainer = trainer.observe(|event| {
+            if let Event::Step { step } = event {
+                self.busy.now("computing steps");
+                self.busy.at(*step as usize, to as usize);
+            }
+            Ok(())
+        });
+        Ok(trainer.verify(&self.evidence.record, to, self.states)?)
+    }
+}
+
+/// Says that a run is not verified.
+fn say_no(out: &Out, no: No) -> Answer {
+    let (object, text) = match &no {
+        No::Said(why) => (json!({"verified": false, "why": why}), why.clone()),
+        No::Differs(d) => {
+            let difference =
+                json!({"step": d.step, "what": d.what, "recorded": d.recorded, "computed": d.computed});
+            (json!({"verified": false, "why": d.to_string(), "difference": difference}), d.to_string())
+        }
+    };
+    out.result(|| object, || format!("not verified: {text}"))?;
+    Ok(false)
+}
+
+/// The requested device, in the mode of a record.
+fn device_for(record: &Record, global: &Global) -> Answer<Device> {
+    let (at, head) = (record.path().display(), record.head());
+    if head.numerics_version != NUMERICS_VERSION {
+        let was = head.numerics_version;
+        return fail(format!(
+            "{at}: was computed by version {was} of the numerics, this is version {NUMERICS_VERSION}; use dittograd {}",
+            head.dittograd
+        ));
+    }
+    let mode: Numerics = head.numerics.parse()?;
+    let device = global.device()?;
+    if global.numerics.is_some() && device.numerics() != mode {
+        return fail(format!(
+            "{at}: was computed in mode {mode}; leave out --numerics, or use --numerics {mode}"
+        ));
+    }
+    Ok(device.in_mode(mode)?)
+}
