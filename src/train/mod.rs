@@ -478,8 +478,12 @@ impl<'a> Trainer<'a> {
             };
             let metas = [of_rows(batches.data().x())?, of_rows(batches.data().y())?];
             let device = &run.device;
-            let program = Graph::trace_step(device, seed, &metas, |_, v| Ok(vec![(self.loss)(v)?]));
-            run.begin_record(program.and_then(|p| p.hash()).ok(), seed, is_eager)?;
+            let program = Graph::trace_step(device, seed, &metas, |_, v| Ok(vec![(self.loss)(v)?])).ok();
+            let hash = program.as_ref().and_then(|(program, _)| program.hash().ok());
+            run.begin_record(hash, seed, is_eager)?;
+            if let Some(checker) = &mut run.checker {
+                checker.program = program;
+            }
         }
         // The first process records whole batches.
         let mut whole = self.batches.clone();
@@ -775,7 +779,8 @@ impl Run<'_> {
             let state = if is_hashed { Some(self.state_hash()?) } else { None };
             self.take_losses(losses, state);
         }
-        self.record(WRITTEN_AT_ONCE)?;
+        // A replay that has found something goes no step further.
+        self.record(if self.checker.is_some() { usize::MAX } else { WRITTEN_AT_ONCE })?;
         self.times.files += start.elapsed();
         let last = losses.and_then(|losses| losses.last().copied());
         let Some(loss) = last.filter(|_| is_told) else { return Ok(None) };
@@ -917,7 +922,7 @@ impl Run<'_> {
         self.stepper.take(&mut state)?;
         state.data = self.data.clone();
         (self.describe)(&mut state);
-        let difference = self.checker.and_then(|c| c.difference);
+        let difference = self.checker.and_then(|c| c.found(self.stepper.optimizer()));
         Ok(Verified { steps: self.step - first, difference, state })
     }
 

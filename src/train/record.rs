@@ -39,18 +39,8 @@ impl StateHash {
     pub fn of(state: &Checkpoint) -> StateHash {
         let fresh = OptimizerState { step: 0, lr: 0.0, group_lrs: Vec::new(), params: BTreeMap::new() };
         let optimizer = state.optimizer.as_ref().unwrap_or(&fresh);
-        let of = |t: &AnyTensor| match t {
-            AnyTensor::Num(t) => (t.shape(), sums::of_words(t.data())),
-            AnyTensor::Idx(t) => (t.shape(), sums::of_words(bytemuck::cast_slice(t.data()))),
-        };
-        let mut tensors: BTreeMap<String, (Shape, u64)> =
-            state.params.iter().map(|(name, t)| (name.to_string(), of(t))).collect();
-        for (param, of) in &optimizer.params {
-            for (name, t) in &of.tensors {
-                tensors.insert(format!("{OPTIMIZER}{param}.{name}"), (t.shape(), sums::of_words(t.data())));
-            }
-        }
-        StateHash::new(&state.frozen, optimizer, state.random.calls, tensors)
+        let sums = words_of(state).map(|(name, shape, words)| (name, (shape, sums::of_words(words))));
+        StateHash::new(&state.frozen, optimizer, state.random.calls, sums.collect())
     }
 
     /// The hash of the current state, whose tensors stay on the device. Waits for the device.
@@ -118,6 +108,20 @@ impl StateHash {
         let root = hash.finalize().to_hex().to_string();
         StateHash { root, tensors: tensors.into_iter().map(|(name, (_, sum))| (name, sum)).collect() }
     }
+}
+
+/// The tensors of a saved state by their names in a checkpoint, each with its shape and words.
+pub(super) fn words_of(state: &Checkpoint) -> impl Iterator<Item = (String, Shape, &[f32])> {
+    let params = state.params.iter().map(|(name, t)| match t {
+        AnyTensor::Num(t) => (name.to_string(), t.shape(), t.data()),
+        AnyTensor::Idx(t) => (name.to_string(), t.shape(), bytemuck::cast_slice(t.data())),
+    });
+    let named = |param: &str, name: &str| format!("{OPTIMIZER}{param}.{name}");
+    let states =
+        state.optimizer.iter().flat_map(|optimizer| &optimizer.params).flat_map(move |(param, of)| {
+            of.tensors.iter().map(move |(name, t)| (named(param, name), t.shape(), t.data()))
+        });
+    params.chain(states)
 }
 
 /// A hash of a batch.

@@ -62,12 +62,15 @@ fn steps_of(text: &str) -> Result<RangeInclusive<u64>, String> {
     }
 }
 
+/// What is added where a tensor differs that no checkpoint has.
+const ONLY_SUMS: &str = "; its values are known only at steps with a checkpoint (train --keep N)";
+
 /// Why a run is not verified.
 enum No {
     /// Something that was read.
     Said(String),
-    /// A step that was computed.
-    Differs(Difference),
+    /// A step that was computed, and what to add.
+    Differs(Difference, &'static str),
 }
 
 impl Verify {
@@ -146,7 +149,7 @@ impl Verify {
         for part in &chosen.parts {
             match replay.part(*part)? {
                 Ok(done) => (steps, fingerprint) = (steps + done.0, done.1),
-                Err(difference) => return say_no(out, No::Differs(difference)),
+                Err(no) => return say_no(out, no),
             }
         }
         drop(busy);
@@ -206,7 +209,7 @@ struct Replay<'r> {
 
 impl Replay<'_> {
     /// Computes the steps of a part from the state before it that is nearest. Returns their number, and the fingerprint after them.
-    fn part(&self, (from, to): (u64, u64)) -> Answer<Result<(u64, String), Difference>> {
+    fn part(&self, (from, to): (u64, u64)) -> Answer<Result<(u64, String), No>> {
         let record = &self.evidence.record;
         self.busy.now("building the model");
         let mut state = match self.evidence.nearest(from) {
@@ -224,8 +227,15 @@ impl Replay<'_> {
             let spec = self.command.spec(record, segment.settings)?;
             let verified = self.segment(&spec, (&params, &net), segment.to.min(to), state.take())?;
             steps += verified.steps;
-            if let Some(difference) = verified.difference {
-                return Ok(Err(difference));
+            // Sums can be forged, bits cannot.
+            let bits = self.differing_bits(&verified.state)?;
+            match (verified.difference, bits) {
+                (None, None) => {}
+                (Some(sum), Some(bits)) if sum.step == bits.step && sum.tensor == bits.tensor => {
+                    return Ok(Err(No::Differs(Difference { op: sum.op, ..bits }, "")));
+                }
+                (Some(sum), None) if sum.tensor.is_some() => return Ok(Err(No::Differs(sum, ONLY_SUMS))),
+                (Some(other), _) | (None, Some(other)) => return Ok(Err(No::Differs(other, ""))),
             }
             state = Some(verified.state);
         }
@@ -234,9 +244,19 @@ impl Replay<'_> {
             None => Ok(Ok((steps, fingerprint))),
             Some(end) => {
                 let (what, recorded) = ("the fingerprint".to_string(), end.fingerprint.clone());
-                Ok(Err(Difference { step: to, what, recorded, computed: fingerprint }))
+                let (tensor, op, computed) = (None, None, fingerprint);
+                Ok(Err(No::Differs(Difference { step: to, what, tensor, recorded, computed, op }, "")))
             }
         }
+    }
+
+    /// What differs between a state that was computed and the checkpoint of this step, if there is one.
+    fn differing_bits(&self, state: &Checkpoint) -> Answer<Option<Difference>> {
+        let Some(kept) = self.evidence.kept.iter().find(|k| k.step == state.step) else { return Ok(None) };
+        let found = Difference::between(&Checkpoint::load(&kept.path)?, state);
+        let named =
+            |d: Difference| Difference { step: state.step, what: format!("{}: {}", kept.name, d.what), ..d };
+        Ok(found.map(named))
     }
 
     /// Computes the steps of one set of settings.
@@ -269,10 +289,12 @@ impl Replay<'_> {
 fn say_no(out: &Out, no: No) -> Answer {
     let (object, text) = match &no {
         No::Said(why) => (json!({"verified": false, "why": why}), why.clone()),
-        No::Differs(d) => {
-            let difference =
-                json!({"step": d.step, "what": d.what, "recorded": d.recorded, "computed": d.computed});
-            (json!({"verified": false, "why": d.to_string(), "difference": difference}), d.to_string())
+        No::Differs(d, more) => {
+            let difference = json!({
+                "step": d.step, "what": d.what, "tensor": d.tensor, "recorded": d.recorded, "computed": d.computed, "op": d.op,
+            });
+            let why = format!("{d}{more}");
+            (json!({"verified": false, "why": why, "difference": difference}), why)
         }
     };
     out.result(|| object, || format!("not verified: {text}"))?;

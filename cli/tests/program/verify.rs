@@ -1,6 +1,9 @@
 //! Records of runs: they are the same however a run is computed, and `verify` refuses what was changed and names the place.
 
 use crate::program::{Run, command_in, finish, good, run_in};
+use dittograd::io::Checkpoint;
+use dittograd::tensor::Tensor;
+use dittograd::train::StateHash;
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -355,6 +358,58 @@ fn a_sample_finds_the_lies_in_its_parts() {
     good(here, &format!("{few} --out few"));
     run_in(here, "verify few --sample 5% --device cpu")
         .failed("few", "no checkpoint between its first and last step");
+}
+
+/// A bit of a tensor is another one, in the state after a step of a run that goes on as if nothing was: in its checkpoint, and in the
+/// record with right hashes.
+#[test]
+fn the_first_bit_that_differs_is_named_with_what_computes_it() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    good(here, &format!("{MLP} --keep 2 --out r"));
+    fs::remove_file(here.join("r/best.safetensors")).unwrap();
+    let file = here.join("r/checkpoint-20.safetensors");
+    let (honest, whole) = (record(&here.join("r")), Checkpoint::load(&file).unwrap());
+    let was = StateHash::of(&whole);
+    let adam = "; computed by the optimizer's update (adam), from the gradient that op ";
+    for (name, at, place) in [("net.0.weight", 11, "[5, 1]"), ("optimizer.net.0.bias.exp_avg", 5, "[5]")] {
+        let mut state = whole.clone();
+        let flip = |values: &[f32]| -> Vec<f32> {
+            let bits = |(i, x): (usize, &f32)| f32::from_bits(x.to_bits() ^ u32::from(i == at));
+            values.iter().enumerate().map(bits).collect()
+        };
+        let before = match name.strip_prefix("optimizer.net.0.bias.") {
+            None => {
+                let t = state.params.get(name).unwrap().num().unwrap().clone();
+                state.params.insert(name, Tensor::new(t.shape().dims(), flip(t.data())).unwrap());
+                t.data()[at]
+            }
+            Some(kind) => {
+                let states = state.optimizer.as_mut().unwrap().params.get_mut("net.0.bias").unwrap();
+                let t = states.tensors.get_mut(kind).unwrap();
+                let before = t.data()[at];
+                *t = Tensor::new(t.shape().dims(), flip(t.data())).unwrap();
+                before
+            }
+        };
+        let lied = StateHash::of(&state);
+        let sum = |of: &StateHash| format!("\"{name}\":\"{:016x}\"", of.tensors[name]);
+        let lie = |line: &str| line.replace(&was.root, &lied.root).replace(&sum(&was), &sum(&lied));
+        fs::write(here.join("r/record.jsonl"), forged(&honest, &lie)).unwrap();
+        state.save(&file).unwrap();
+        let why = refused(&run_in(here, "verify r --device cpu --quiet"), name);
+        let other = f32::from_bits(before.to_bits() ^ 1);
+        let [before, other] = [before, other].map(|x| format!("{:08x} ({x:?})", x.to_bits()));
+        let want = format!(
+            "step 20: checkpoint-20.safetensors: element {place} of tensor {name} is {other} in the record and {before} here"
+        );
+        assert!(why.starts_with(&want) && why.contains(adam), "{why}");
+        fs::remove_file(&file).unwrap();
+        let why = refused(&run_in(here, "verify r --device cpu --quiet --mode eager"), name);
+        let want = format!("step 20: the sum of tensor {name} is ");
+        let more = "; its values are known only at steps with a checkpoint (train --keep N)";
+        assert!(why.starts_with(&want) && why.contains(adam) && why.ends_with(more), "{why}");
+    }
 }
 
 #[test]

@@ -116,6 +116,13 @@ impl Shape {
         axes.iter().map(|&axis| self.axis(op, axis)).collect()
     }
 
+    /// The indices of element `i`, counted from 0 in row-major order.
+    #[doc(hidden)]
+    pub fn place(&self, i: usize) -> Vec<usize> {
+        let (dims, strides) = (self.dims(), self.strides());
+        dims.iter().zip(strides).map(|(dim, stride)| i / stride.max(1) % dim.max(&1)).collect()
+    }
+
     /// Row-major strides in elements.
     pub fn strides(&self) -> [usize; MAX_RANK] {
         let mut strides = [0; MAX_RANK];
