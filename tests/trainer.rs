@@ -472,7 +472,10 @@ fn a_trainer_verifies_a_record_and_names_the_first_difference() {
     assert_eq!((other.step, other.what.starts_with("the state besides its tensors")), (0, true), "{other}");
     decay.set(0.5);
     let other = verify(false, 0.05, 12, None, STEPS).difference.unwrap();
-    assert_eq!((other.step, other.what.as_str(), other.op.as_deref()), (2, "the loss", Some("op cross_entropy")));
+    assert_eq!(
+        (other.step, other.what.as_str(), other.op.as_deref()),
+        (2, "the loss", Some("op cross_entropy"))
+    );
     decay.set(0.01);
     let other = verify(false, 0.05, 6, None, STEPS).difference.unwrap();
     assert_eq!(other.to_string(), "step 0: the batch size is 12 in the record and 6 here");

@@ -18,7 +18,7 @@ pub use evaluate::{Evaluation, Scores};
 #[doc(hidden)]
 pub use folder::OF_THE_MACHINE;
 pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder, kept, measurements};
-pub use record::{RECORD, Record, RecordEnd, RecordHead, Segment, StateHash};
+pub use record::{RECORD, Record, RecordEnd, RecordHead, Segment, SigningKey, StateHash};
 pub use verify::{Difference, Verified};
 
 use crate::data::{Batches, Dataset, Loader, Samples};

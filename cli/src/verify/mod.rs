@@ -13,13 +13,13 @@ use clap::Args;
 use dittograd::io::{Checkpoint, atomic};
 use dittograd::numerics::{NUMERICS_VERSION, Numerics};
 use dittograd::prelude::*;
-use dittograd::train::{Difference, Event, Record, StateHash, Verified, data_hash};
+use dittograd::train::{Difference, Event, Record, SigningKey, StateHash, Verified, data_hash};
 use evidence::Evidence;
 use sample::{Chosen, share};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Compute a run again from its record, on any device, and compare every step; exit 1 if anything differs.
 ///
@@ -48,9 +48,23 @@ pub(crate) struct Verify {
     /// Write a receipt of the run, once it is verified: what `verify` needs to do the same again, with the data alone
     #[arg(long, value_name = "FILE", conflicts_with = "steps")]
     receipt: Option<PathBuf>,
+    /// Sign the receipt with the secret key in a file, 64 hex digits, such as `openssl rand -hex 32` makes
+    #[arg(long, value_name = "KEYFILE", requires = "receipt")]
+    sign: Option<PathBuf>,
+    /// Refuse a receipt unless this public key has signed it
+    #[arg(long, value_name = "PUBLIC", value_parser = public_key)]
+    key: Option<String>,
     /// Run each op as it comes, or the whole step as one program; same bits
     #[arg(long, value_enum, default_value = "compiled")]
     mode: Mode,
+}
+
+/// A public key in hex digits.
+fn public_key(text: &str) -> Result<String, String> {
+    match text.len() == 64 && text.bytes().all(|b| b.is_ascii_hexdigit()) {
+        true => Ok(text.to_ascii_lowercase()),
+        false => Err("use the 64 hex digits that `verify --sign` has printed".into()),
+    }
 }
 
 /// A range of steps such as 900..1000.
@@ -83,8 +97,23 @@ impl Verify {
         if self.receipt.is_some() && evidence.record.is_receipt() {
             return fail(format!("--receipt: {} is one already; copy it", self.run.display()));
         }
+        if let Some(key) = &self.key {
+            let at = self.run.display();
+            let why = match evidence.record.signed_by() {
+                _ if !evidence.record.is_receipt() => {
+                    return fail(format!("--key: {at} is the record of a run, only receipts are signed"));
+                }
+                Some(by) if by == key => None,
+                Some(by) => Some(format!("{at}: is signed by {by}, not by {key}")),
+                None => Some(format!("{at}: is not signed")),
+            };
+            if let Some(why) = why {
+                return say_no(out, No::Said(why));
+            }
+        }
+        let signing = self.sign.as_deref().map(signing_key).transpose()?;
         let device = device_for(&evidence.record, global)?;
-        self.replay(&evidence, &device, out)
+        self.replay(&evidence, &device, signing.as_ref(), out)
     }
 
     /// The steps to compare.
@@ -107,7 +136,13 @@ impl Verify {
         Ok(Chosen::one(steps.start() - 1, *steps.end()))
     }
 
-    fn replay(&self, evidence: &Evidence, device: &Device, out: &Out) -> Answer {
+    fn replay(
+        &self,
+        evidence: &Evidence,
+        device: &Device,
+        signing: Option<&SigningKey>,
+        out: &Out,
+    ) -> Answer {
         let record = &evidence.record;
         let chosen = self.chosen(evidence)?;
         let busy = out.busy("reading the data");
@@ -155,8 +190,9 @@ impl Verify {
         drop(busy);
         let root = record.root();
         if let Some(file) = &self.receipt {
-            atomic::write(file, record.receipt()?.as_bytes())?;
+            atomic::write(file, record.receipt(signing)?.as_bytes())?;
         }
+        let signed_by = signing.map(SigningKey::public).or(record.signed_by().map(String::from));
         let (from, to) = chosen.parts[0];
         let is_whole = (from, to) == (record.first(), record.last());
         out.result(
@@ -171,10 +207,16 @@ impl Verify {
                 if is_whole {
                     object["fingerprint"] = json!(fingerprint);
                 }
+                if let Some(key) = &signed_by {
+                    object["signed_by"] = json!(key);
+                }
                 object
             },
             || match &chosen.sample {
-                _ if is_whole => format!("verified: {steps} steps, root {root}, fingerprint {fingerprint}"),
+                _ if is_whole => {
+                    let signed = signed_by.as_ref().map_or(String::new(), |key| format!(", signed by {key}"));
+                    format!("verified: {steps} steps, root {root}, fingerprint {fingerprint}{signed}")
+                }
                 Some(sample) => {
                     let ranges: Vec<String> =
                         chosen.parts.iter().map(|(from, to)| format!("{}..{to}", from + 1)).collect();
@@ -283,6 +325,13 @@ impl Replay<'_> {
         });
         Ok(trainer.verify(&self.evidence.record, to, self.states)?)
     }
+}
+
+/// The key in a file.
+fn signing_key(path: &Path) -> Answer<SigningKey> {
+    let at = path.display();
+    let text = std::fs::read_to_string(path).or_else(|e| fail(format!("--sign {at}: {e}")))?;
+    SigningKey::from_hex(text.trim()).or_else(|e| fail(format!("--sign {at}: {}", e.without_location())))
 }
 
 /// Says that a run is not verified.

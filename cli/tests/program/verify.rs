@@ -256,9 +256,7 @@ fn a_receipt_is_enough_and_lies_in_it_are_found() {
     assert_eq!(marks.len(), 1 + 3);
     let lie = |from: &str, to: &str| {
         let text = text.replacen(from, to, 1);
-        let text = &text[..text.rfind(",\"check\"").unwrap()];
-        let hash = blake3::Hasher::new().update(&[0; 32]).update(text.as_bytes()).finalize();
-        fs::write(&file, format!("{text},\"check\":\"{}\"}}\n", hash.to_hex())).unwrap();
+        fs::write(&file, sealed(&text[..text.rfind(",\"check\"").unwrap()])).unwrap();
         refused(&run_in(&there, verify), from)
     };
     let fingerprint = said.trim_end().rsplit(' ').next().unwrap();
@@ -272,6 +270,94 @@ fn a_receipt_is_enough_and_lies_in_it_are_found() {
         let why = lie(from, to);
         assert!(why.contains(want), "{from}: {why}");
     }
+}
+
+/// A receipt of this text, with the right hash.
+fn sealed(text: &str) -> String {
+    let hash = blake3::Hasher::new().update(&[0; 32]).update(text.as_bytes()).finalize();
+    format!("{text},\"check\":\"{}\"}}\n", hash.to_hex())
+}
+
+#[test]
+fn a_signature_is_of_the_whole_receipt_and_by_the_key() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    good(here, &format!("{MLP} --out r"));
+    // The first test of RFC 8032.
+    fs::write(here.join("key"), "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60\n")
+        .unwrap();
+    let key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+    let said = good(here, "verify r --receipt receipt.json --sign key --device cpu --quiet").out;
+    assert!(
+        said.starts_with("verified: 30 steps, root ") && said.ends_with(&format!(", signed by {key}\n")),
+        "{said}"
+    );
+    let verify = "verify receipt.json --device cpu --quiet";
+    for options in [String::new(), format!("--key {key}"), format!("--key {}", key.to_uppercase())] {
+        assert_eq!(good(here, &format!("{verify} {options}")).out, said);
+    }
+    let object = good(here, &format!("{verify} --json")).objects().pop().unwrap();
+    assert_eq!(object["signed_by"], key);
+    let other = key.replacen('d', "e", 1);
+    let why = refused(&run_in(here, &format!("{verify} --key {other}")), "another key");
+    assert!(why.ends_with(&format!("receipt.json: is signed by {key}, not by {other}")), "{why}");
+    let file = here.join("receipt.json");
+    let whole = fs::read_to_string(&file).unwrap();
+    let text = &whole[..whole.rfind(",\"check\"").unwrap()];
+    assert_eq!(sealed(text), whole);
+    // Each change of a byte, with the right hash and without.
+    let mut draws = Draws(5);
+    for n in 0..100 {
+        let mut bytes = text.as_bytes().to_vec();
+        let at = draws.below(bytes.len());
+        match n % 3 {
+            0 => bytes[at] ^= 1 << draws.below(7),
+            1 => drop(bytes.remove(at)),
+            _ => bytes.insert(at, b'0'),
+        }
+        // A number may be longer by a zero that changes nothing, but its signature is of other bytes.
+        let Ok(bytes) = String::from_utf8(bytes) else { continue };
+        fs::write(&file, sealed(&bytes)).unwrap();
+        let run = run_in(here, &format!("{verify} --key {key}"));
+        let why = refused(&run, &format!("{at}, {n}: {bytes}"));
+        assert!(why.contains("receipt.json: "), "{at}, {n}: {why}");
+    }
+    let signature = text.rfind(",\"signature\":\"").unwrap();
+    let signed_by = text.rfind(",\"signed_by\":\"").unwrap();
+    let of_other = text.replace(key, &other);
+    let twice = format!("{text}{}", &text[signature..]);
+    let before = format!("{}{}{}", &text[..signed_by], &text[signature..], &text[signed_by..signature]);
+    for (text, want) in [
+        (&text[..signature], "says who signed it, and has no signature"),
+        (&format!("{}{}", &text[..signed_by], &text[signature..]), "has a signature, and does not say whose"),
+        (&of_other, &format!("its signature is not one by {other} of what it says")),
+        (&text.replacen("\"lr\":0.01", "\"lr\":0.02", 1), &format!("its signature is not one by {key}")),
+        (&twice, "duplicate field `signature`"),
+        (&before, "its signature is not the last that it says"),
+        (&text.replace(key, "00"), "has a key that is not 64 hex digits"),
+    ] {
+        fs::write(&file, sealed(text)).unwrap();
+        let why = refused(&run_in(here, verify), want);
+        assert!(why.contains("receipt.json: ") && why.contains(want), "{want}: {why}");
+    }
+    // Without both it is a receipt that nobody signed.
+    fs::write(&file, sealed(&text[..signed_by])).unwrap();
+    good(here, verify);
+    let why = refused(&run_in(here, &format!("{verify} --key {key}")), "not signed");
+    assert!(why.ends_with("receipt.json: is not signed"), "{why}");
+    fs::write(here.join("bad"), "secret").unwrap();
+    for (args, want) in [
+        (format!("r --key {key}"), "--key: r is the record of a run, only receipts are signed"),
+        ("receipt.json --key 12".into(), "use the 64 hex digits that `verify --sign` has printed"),
+        ("r --receipt x --sign bad".into(), "is not a key: use 64 random hex digits"),
+        ("r --receipt x --sign nowhere".into(), "--sign nowhere: No such file"),
+        ("r --sign key".into(), "--receipt <FILE>"),
+    ] {
+        let run = run_in(here, &format!("verify {args} --device cpu"));
+        run.failed(&args, want);
+        assert!(!run.err.contains("secret"), "{}", run.err);
+    }
+    assert!(!here.join("x").exists());
 }
 
 /// A record whose hashes are right, as of somebody who lies.
