@@ -1,6 +1,6 @@
 //! What a run left behind: its record and checkpoints, compared with each other.
 
-use super::No;
+use super::{No, VERIFIED};
 use crate::{Answer, fail};
 use dittograd::io::Checkpoint;
 use dittograd::prelude::*;
@@ -20,6 +20,8 @@ pub(super) struct Kept {
 pub(super) struct Evidence {
     pub(super) record: Record,
     pub(super) kept: Vec<Kept>,
+    /// Where the receipt is left once it is verified, if this is not one.
+    pub(super) verified: Option<PathBuf>,
 }
 
 impl Evidence {
@@ -38,6 +40,14 @@ impl Evidence {
             return Ok(Err(No::Said(format!("{}: its last line is missing", file.display()))));
         }
         let folder = file.parent().unwrap_or(Path::new(""));
+        let verified = (!record.is_receipt()).then(|| folder.join(VERIFIED));
+        if let Some(at) = verified.as_ref().filter(|at| at.is_file()) {
+            match Record::read(at) {
+                Ok(receipt) if receipt.is_receipt() => {}
+                Ok(_) => return Ok(Err(No::Said(format!("{}: is not a receipt; remove it", at.display())))),
+                Err(e) => return Ok(Err(No::Said(format!("{}; remove it", e.without_location())))),
+            }
+        }
         let mut files: Vec<(Option<u64>, PathBuf)> = Vec::new();
         // A receipt may be anywhere.
         if !record.is_receipt() {
@@ -61,7 +71,7 @@ impl Evidence {
             let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             all.push(Kept { name, path, step, hash });
         }
-        Ok(Ok(Evidence { record, kept: all }))
+        Ok(Ok(Evidence { record, kept: all, verified }))
     }
 
     /// The checkpoint nearest before `step`, or of it.

@@ -4,7 +4,7 @@ mod evidence;
 mod sample;
 
 use crate::models::Net;
-use crate::out::{Busy, Out};
+use crate::out::{Busy, Out, warn};
 use crate::task::Data;
 use crate::train::fit::trainer;
 use crate::train::{Mode, Spec};
@@ -75,6 +75,9 @@ fn steps_of(text: &str) -> Result<RangeInclusive<u64>, String> {
         _ => Err("use A..B with 1 <= A <= B, such as 900..1000".into()),
     }
 }
+
+/// The receipt that is left in the folder of a run once it is verified.
+pub(crate) const VERIFIED: &str = "verified.json";
 
 /// What is added where a tensor differs that no checkpoint has.
 const ONLY_SUMS: &str = "; its values are known only at steps with a checkpoint (train --keep N)";
@@ -184,17 +187,27 @@ impl Verify {
         for part in &chosen.parts {
             match replay.part(*part)? {
                 Ok(done) => (steps, fingerprint) = (steps + done.0, done.1),
-                Err(no) => return say_no(out, no),
+                Err(no) => {
+                    // What was verified before is so no longer.
+                    evidence.verified.iter().for_each(|at| drop(std::fs::remove_file(at)));
+                    return say_no(out, no);
+                }
             }
         }
         drop(busy);
         let root = record.root();
-        if let Some(file) = &self.receipt {
-            atomic::write(file, record.receipt(signing)?.as_bytes())?;
-        }
-        let signed_by = signing.map(SigningKey::public).or(record.signed_by().map(String::from));
         let (from, to) = chosen.parts[0];
         let is_whole = (from, to) == (record.first(), record.last());
+        if let (Some(at), true) = (&evidence.verified, is_whole) {
+            let receipt = record.receipt(signing)?;
+            if let Some(file) = &self.receipt {
+                atomic::write(file, receipt.as_bytes())?;
+            }
+            if let Err(e) = atomic::write(at, receipt.as_bytes()) {
+                warn(&format!("{}; `board` will show the run as unverified", e.without_location()));
+            }
+        }
+        let signed_by = signing.map(SigningKey::public).or(record.signed_by().map(String::from));
         out.result(
             || {
                 let mut object = json!({"verified": true, "steps": steps, "root": root});

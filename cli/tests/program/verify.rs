@@ -188,12 +188,14 @@ fn what_was_changed_is_refused_and_named() {
         ("r/checkpoint.safetensors", 20),
         ("r/best.safetensors", 10),
         ("r/checkpoint-20.safetensors", 20),
+        ("r/verified.json", 20),
         ("data.csv", 10),
     ] {
         let whole = fs::read(here.join(file)).unwrap();
         for n in 0..times {
             let mut bytes = whole.clone();
-            let at = draws.below(bytes.len());
+            // Without its last line feed, a receipt is the same.
+            let at = draws.below(bytes.len() - usize::from(file.ends_with(".json")));
             // Of the data a digit becomes another, so that it can be read.
             let digits = || (at..whole.len()).chain(0..at).find(|i| whole[*i].is_ascii_digit()).unwrap();
             let at = if file == "data.csv" { digits() } else { at };
@@ -506,6 +508,10 @@ fn lies_with_right_hashes_are_found_at_their_step() {
     fs::remove_file(here.join("r/best.safetensors")).unwrap();
     let honest = record(&here.join("r"));
     assert_eq!(forged(&honest, &|l| l.into()), honest);
+    let verified = here.join("r/verified.json");
+    good(here, "verify r --device cpu --quiet --receipt receipt.json");
+    assert_eq!(fs::read(&verified).unwrap(), fs::read(here.join("receipt.json")).unwrap());
+    good(here, "verify r/verified.json --device cpu --quiet");
     let step = |n: u64| format!("{{\"step\":{n},");
     for (n, key, want) in [
         (1, "loss", "step 1: the loss is "),
@@ -524,6 +530,7 @@ fn lies_with_right_hashes_are_found_at_their_step() {
         let run = run_in(here, "verify r --device cpu --quiet");
         let why = refused(&run, key);
         assert!(why.starts_with(want) && why.contains(" in the record and "), "{key}: {why}");
+        assert!(!verified.exists(), "{key}");
     }
     for (from, to, want) in [
         (
@@ -548,8 +555,18 @@ fn lies_with_right_hashes_are_found_at_their_step() {
     fs::write(here.join("r/record.jsonl"), short).unwrap();
     let why = refused(&run_in(here, "verify r --device cpu --quiet"), "short");
     assert!(why.contains("checkpoint.safetensors: is of step 30, the record ends at step 18"), "{why}");
-    // As far as it goes it is right.
+    fs::write(&verified, &honest).unwrap();
+    let why = refused(&run_in(here, "verify r --device cpu --quiet"), "a record for a receipt");
+    assert!(why.ends_with("verified.json: is not a receipt; remove it"), "{why}");
+    fs::remove_file(&verified).unwrap();
+    // As far as it goes it is right, also if nothing can be left there.
     fs::remove_file(here.join("r/checkpoint.safetensors")).unwrap();
+    fs::create_dir(&verified).unwrap();
     let run = good(here, "verify r --device cpu --quiet");
     assert!(run.out.starts_with("verified: 18 steps, root "), "{}", run.out);
+    assert!(
+        run.err.contains("verified.json: is a folder") && run.err.contains("as unverified"),
+        "{}",
+        run.err
+    );
 }
