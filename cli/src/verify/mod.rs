@@ -38,7 +38,7 @@ pub(crate) struct Verify {
     sample: Option<f64>,
     /// The seed that parts are drawn by, to draw the same again [default: from the system]
     #[arg(long, value_name = "SEED", requires = "sample")]
-    sample_seed: Option<u64>,
+    sample_seed: Option<u32>,
     /// The data, if it was moved
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,

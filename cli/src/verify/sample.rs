@@ -17,7 +17,7 @@ pub(super) struct Chosen {
 pub(super) struct Sample {
     drawn: usize,
     of: usize,
-    seed: u64,
+    seed: u32,
 }
 
 impl fmt::Display for Sample {
@@ -50,7 +50,7 @@ impl Chosen {
 
     /// About a share of the steps. A part reaches from one state that a replay can start from to the next, so that it is computed as a
     /// whole and no step of the run is less likely to be found than others. Who made the run must not know the seed.
-    pub(super) fn drawn(evidence: &Evidence, share: f64, seed: Option<u64>) -> Answer<Chosen> {
+    pub(super) fn drawn(evidence: &Evidence, share: f64, seed: Option<u32>) -> Answer<Chosen> {
         let record = &evidence.record;
         let (first, last) = (record.first(), record.last());
         let is_start = |step: &u64| first < *step && *step < last && record.state(*step).is_some();
@@ -66,11 +66,11 @@ impl Chosen {
         }
         let seed = match seed {
             Some(seed) => seed,
-            None => getrandom::u64().or_else(|e| fail(format!("the system has no random numbers: {e}")))?,
+            None => getrandom::u32().or_else(|e| fail(format!("the system has no random numbers: {e}")))?,
         };
         let wanted = share * (last - first) as f64;
         let (mut parts, mut steps): (Vec<(u64, u64)>, u64) = (Vec::new(), 0);
-        for i in Stream::new(seed, 0).permutation(all.len()) {
+        for i in Stream::new(seed.into(), 0).permutation(all.len()) {
             let (from, to) = all[i];
             // Rounded to the nearest number of parts, but one at least.
             if !parts.is_empty() && (steps as f64 + 0.5 * (to - from) as f64) > wanted {
