@@ -34,9 +34,9 @@ pub struct Difference {
 
 impl Difference {
     /// The first element of the first tensor, by name, whose bits are others in two states of one step.
-    pub fn between(recorded: &Checkpoint, computed: &Checkpoint) -> Option<Difference> {
+    pub fn between(recorded: &Checkpoint, state: &Checkpoint) -> Option<Difference> {
         let here: BTreeMap<String, (Shape, &[f32])> =
-            words_of(computed).map(|(name, shape, words)| (name, (shape, words))).collect();
+            words_of(state).map(|(name, shape, words)| (name, (shape, words))).collect();
         let text = |x: f32| format!("{:08x} ({x:?})", x.to_bits());
         let found = words_of(recorded).filter_map(|(name, shape, was)| {
             let (_, is) = here.get(&name).filter(|(other, _)| *other == shape)?;
@@ -45,7 +45,7 @@ impl Difference {
             Some((name, what, text(was[i]), text(is[i])))
         });
         let (name, what, recorded, computed) = found.min()?;
-        Some(Difference { step: 0, what, tensor: Some(name), recorded, computed, op: None })
+        Some(Difference { step: state.step, what, tensor: Some(name), recorded, computed, op: None })
     }
 }
 

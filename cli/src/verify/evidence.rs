@@ -74,9 +74,9 @@ impl Evidence {
         Ok(Ok(Evidence { record, kept: all, verified }))
     }
 
-    /// The checkpoint nearest before `step`, or of it.
+    /// The checkpoint nearest before `step`, or of it. None is of the beginning, which comes from the settings.
     pub(super) fn nearest(&self, step: u64) -> Option<&Kept> {
-        let is_before = |k: &&Kept| (self.record.first()..=step).contains(&k.step);
+        let is_before = |k: &&Kept| (self.record.first().max(1)..=step).contains(&k.step);
         self.kept.iter().filter(is_before).max_by_key(|k| k.step)
     }
 

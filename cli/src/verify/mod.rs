@@ -13,7 +13,7 @@ use clap::Args;
 use dittograd::io::{Checkpoint, atomic};
 use dittograd::numerics::{NUMERICS_VERSION, Numerics};
 use dittograd::prelude::*;
-use dittograd::train::{Difference, Event, Record, SigningKey, StateHash, Verified, data_hash};
+use dittograd::train::{Difference, Event, Record, Segment, SigningKey, StateHash, Verified, data_hash};
 use evidence::Evidence;
 use sample::{Chosen, share};
 use serde_json::{Value, json};
@@ -149,7 +149,16 @@ impl Verify {
         let record = &evidence.record;
         let chosen = self.chosen(evidence)?;
         let busy = out.busy("reading the data");
-        let first = self.spec(record, record.segments()[0].settings)?;
+        let mut segments = Vec::new();
+        for segment in record.segments() {
+            let spec = Spec::recorded(segment.settings, self.data.as_deref(), self.weights.as_deref());
+            let spec = spec.map_err(|e| match e {
+                Fail::Message(why) => Fail::Message(format!("{}: {why}", record.path().display())),
+                other => other,
+            })?;
+            segments.push((segment, spec));
+        }
+        let first = &segments[0].1;
         let data = first.data.load(first.model, &busy)?;
         let here = data_hash(&data.train, Some(&data.test));
         if here != record.head().data.hash {
@@ -182,7 +191,15 @@ impl Verify {
             },
         );
         let states = evidence.kept.iter().map(|k| (k.step, (k.name.clone(), k.hash.clone()))).collect();
-        let replay = Replay { command: self, evidence, data: &data, states: &states, device, busy: &busy };
+        let replay = Replay {
+            command: self,
+            evidence,
+            segments: &segments,
+            data: &data,
+            states: &states,
+            device,
+            busy: &busy,
+        };
         let (mut steps, mut fingerprint) = (0, String::new());
         for part in &chosen.parts {
             match replay.part(*part)? {
@@ -240,21 +257,14 @@ impl Verify {
         )?;
         Ok(true)
     }
-
-    /// The settings of a run.
-    fn spec(&self, record: &Record, settings: &Value) -> Answer<Spec> {
-        let of = Spec::recorded(settings, self.data.as_deref(), self.weights.as_deref());
-        of.map_err(|e| match e {
-            Fail::Message(why) => Fail::Message(format!("{}: {why}", record.path().display())),
-            other => other,
-        })
-    }
 }
 
 /// What steps are computed with.
 struct Replay<'r> {
     command: &'r Verify,
     evidence: &'r Evidence,
+    /// Parts of the run with one set of settings each.
+    segments: &'r [(Segment<'r>, Spec)],
     data: &'r Data,
     /// States of checkpoints, by step, each with the name of its file.
     states: &'r BTreeMap<u64, (String, StateHash)>,
@@ -271,16 +281,15 @@ impl Replay<'_> {
             Some(kept) => Some(Checkpoint::load(&kept.path)?),
             None => None,
         };
-        let (segments, at) = (record.segments(), self.evidence.start(from));
-        let first = self.command.spec(record, segments[0].settings)?;
+        let (first, at) = (&self.segments[0].1, self.evidence.start(from));
         let (params, net) = match &state {
             Some(state) => first.net_of(state, self.device)?,
             None => first.begun(self.device, self.command.weights.as_deref())?,
         };
         let mut steps = 0;
-        for segment in segments.iter().filter(|s| s.to > at && s.from < to || s.from == to && s.to == to) {
-            let spec = self.command.spec(record, segment.settings)?;
-            let verified = self.segment(&spec, (&params, &net), segment.to.min(to), state.take())?;
+        let is_in = |s: &Segment<'_>| s.to > at && s.from < to || s.from == to && s.to == to;
+        for (segment, spec) in self.segments.iter().filter(|(segment, _)| is_in(segment)) {
+            let verified = self.segment(spec, (&params, &net), segment.to.min(to), state.take())?;
             steps += verified.steps;
             // Sums can be forged, bits cannot.
             let bits = self.differing_bits(&verified.state)?;
@@ -309,9 +318,7 @@ impl Replay<'_> {
     fn differing_bits(&self, state: &Checkpoint) -> Answer<Option<Difference>> {
         let Some(kept) = self.evidence.kept.iter().find(|k| k.step == state.step) else { return Ok(None) };
         let found = Difference::between(&Checkpoint::load(&kept.path)?, state);
-        let named =
-            |d: Difference| Difference { step: state.step, what: format!("{}: {}", kept.name, d.what), ..d };
-        Ok(found.map(named))
+        Ok(found.map(|d| Difference { what: format!("{}: {}", kept.name, d.what), ..d }))
     }
 
     /// Computes the steps of one set of settings.

@@ -500,6 +500,27 @@ fn the_first_bit_that_differs_is_named_with_what_computes_it() {
     }
 }
 
+/// A run begins with what its settings say, whatever the folder has for its first step.
+#[test]
+fn no_checkpoint_stands_for_the_beginning() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    good(here, &format!("{MLP} --out r"));
+    let mut begun = Checkpoint::load(here.join("r/checkpoint.safetensors")).unwrap();
+    begun.step = 0;
+    let optimizer = begun.optimizer.as_mut().unwrap();
+    optimizer.step = 0;
+    optimizer.params.clear();
+    begun.save(here.join("checkpoint-0.safetensors")).unwrap();
+    good(here, "train --resume checkpoint-0.safetensors --out cheat --device cpu --quiet");
+    assert!(here.join("cheat/checkpoint-0.safetensors").exists());
+    let why = refused(&run_in(here, "verify cheat --device cpu --quiet"), "trained before");
+    assert!(
+        why.starts_with("step 0: checkpoint-0.safetensors: element [0] of tensor net.0.bias is "),
+        "{why}"
+    );
+}
+
 #[test]
 fn lies_with_right_hashes_are_found_at_their_step() {
     let home = TempDir::new().unwrap();

@@ -189,6 +189,18 @@ impl RecordHead {
         }
     }
 
+    /// Errors unless it and what it begins, of this format, can be read.
+    fn check(&self, format: u32) -> Result<(), String> {
+        if let Some(other) = [self.record, format].into_iter().find(|f| *f != FORMAT) {
+            return Err(format!("is of format {other}, this program reads {FORMAT}"));
+        }
+        // Nobody makes so many, and steps can be counted from there.
+        if self.step > u64::MAX / 2 {
+            return Err(format!("begins after {} steps", self.step));
+        }
+        Ok(())
+    }
+
     /// The state at the start.
     fn state(&self) -> StateHash {
         state_of(&self.state, &self.tensors)
@@ -398,10 +410,7 @@ impl Record {
                 }
                 ("record", None) => {
                     let head: RecordHead = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
-                    if head.record != FORMAT {
-                        let why = format!("is of format {}, this program reads {FORMAT}", head.record);
-                        return Err(wrong(n, &why));
-                    }
+                    head.check(head.record).map_err(|why| wrong(n, &why))?;
                     read = Some(Record {
                         path: path.to_path_buf(),
                         head: Chained { value: head, end, chain: next },
@@ -429,7 +438,7 @@ impl Record {
                 }
                 ("settings", Some(record)) => {
                     let change: Change = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
-                    if change.after + 1 != expected {
+                    if change.after != expected - 1 {
                         return Err(wrong(
                             n,
                             &format!("is of step {}, expected {}", change.after, expected - 1),
@@ -443,7 +452,7 @@ impl Record {
                 }
                 ("end", Some(record)) => {
                     let end: RecordEnd = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
-                    if end.steps + 1 != expected {
+                    if end.steps != expected - 1 {
                         return Err(wrong(
                             n,
                             &format!("ends at step {}, expected {}", end.steps, expected - 1),

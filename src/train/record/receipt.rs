@@ -107,9 +107,7 @@ impl Record {
         }
         let said = |e: serde_json::Error| crate::io::said(e);
         let read: Receipt = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
-        if (read.receipt, read.head.record) != (FORMAT, FORMAT) {
-            return Err(format!("is of format {}, this program reads {FORMAT}", read.receipt));
-        }
+        read.head.check(read.receipt)?;
         let Receipt { head, changes, marks, end, root, record, machines, signed_by, signature, .. } = read;
         check_signature(text, signed_by.as_deref(), signature.as_deref())?;
         let start = Chain::start().then(&open_text(&head).map_err(|e| e.to_string())?);
@@ -147,6 +145,11 @@ impl Record {
     /// data and this program can [verify](crate::train::Trainer::verify) the run without the rest of the record. With a key it is signed.
     #[track_caller]
     pub fn receipt(&self, key: Option<&SigningKey>) -> Result<String> {
+        if Chain::start().then(&open_text(&self.head.value)?) != self.head.chain {
+            let why =
+                "its head is written in another way than this version writes it; verify it from the record";
+            return Err(Error::file("receipt", &self.path, why));
+        }
         let mut steps: BTreeSet<u64> = self.states().chain([self.last()]).collect();
         steps.extend(self.changes.iter().map(|c| c.after));
         let mark = |step: u64| {
