@@ -4,6 +4,7 @@
 use dittograd::data::{self, Batches, Dataset};
 use dittograd::device::cuda::fake::Fake;
 use dittograd::io::Checkpoint;
+use dittograd::nn;
 use dittograd::prelude::*;
 use dittograd::train::{
     BEST, CHECKPOINT, End, Event, METRICS, OF_THE_MACHINE, Outcome, RECORD, Record, Verified, kept,
@@ -479,4 +480,46 @@ fn a_trainer_verifies_a_record_and_names_the_first_difference() {
     decay.set(0.01);
     let other = verify(false, 0.05, 6, None, STEPS).difference.unwrap();
     assert_eq!(other.to_string(), "step 0: the batch size is 12 in the record and 6 here");
+}
+
+/// A state that differs is told with what writes the tensor: the optimizer, or an op of the program.
+#[test]
+fn what_writes_a_tensor_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let none = BTreeMap::new();
+    let run = |folder: Option<RunFolder>, record: Option<&Record>, states: &BTreeMap<_, _>| {
+        let (train, _) = parts();
+        let mut params = Params::new(&Device::cpu().unwrap(), 7);
+        let net = Mlp::new(&mut params, &[2, 8, 3]).unwrap();
+        let norm = nn::BatchNorm::new(&mut params, "norm", 3).unwrap();
+        let batches = Batches::new(train, 12, 5).unwrap();
+        let trainer = Trainer::new(&params, Optimizer::sgd(0.1), batches, |v| {
+            norm.forward(net.forward(v[0])?)?.cross_entropy(v[1])
+        });
+        let trainer = trainer.steps(6).record_every(2);
+        let Some(record) = record else {
+            drop(trainer.folder(folder.unwrap()).run().unwrap());
+            return None;
+        };
+        trainer.verify(record, 6, states).unwrap().difference
+    };
+    run(Some(RunFolder::open(home.path()).unwrap()), None, &none);
+    let record = Record::read(home.path().join(RECORD)).unwrap();
+    assert_eq!(run(None, Some(&record), &none), None);
+    for (tensor, op) in [
+        ("norm.running_mean", "op axpy"),
+        ("norm.weight", "the optimizer's update (sgd), from the gradient that op batch_norm_bwd computes"),
+        ("net.2.bias", "the optimizer's update (sgd), from the gradient that op sum computes"),
+    ] {
+        let mut other = record.state(4).unwrap();
+        *other.tensors.get_mut(tensor).unwrap() ^= 1;
+        other.root.clear();
+        let states = BTreeMap::from([(4, ("a file".to_string(), other))]);
+        let found = run(None, Some(&record), &states).unwrap();
+        assert_eq!((found.step, found.tensor.as_deref(), found.op.as_deref()), (4, Some(tensor), Some(op)));
+        assert!(
+            found.to_string().starts_with(&format!("step 4: a file: the sum of tensor {tensor} is ")),
+            "{found}"
+        );
+    }
 }

@@ -177,9 +177,12 @@ impl<'r> Checker<'r> {
     }
 }
 
-/// The op that computes a value.
+/// The op that computes a value, before it is only copied.
 fn op_of(graph: &Graph, v: Val) -> Option<String> {
     match &graph.nodes().get(v.0 as usize)?.what {
+        What::Op(op, ins) if ["copy", "detach", "reshape", "slice"].contains(&op.name()) => {
+            op_of(graph, *ins.first()?)
+        }
         What::Op(op, _) => Some(format!("op {}", op.name())),
         What::Leaf(_) => None,
     }
