@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::graph::{Graph, Source, What};
 use crate::io::Checkpoint;
 use crate::io::checkpoint::OPTIMIZER;
+use crate::numerics::canonical_bits;
 use crate::ops::Val;
 use crate::optim::Optimizer;
 use crate::params::Param;
@@ -37,10 +38,10 @@ impl Difference {
     pub fn between(recorded: &Checkpoint, state: &Checkpoint) -> Option<Difference> {
         let here: BTreeMap<String, (Shape, &[f32])> =
             words_of(state).map(|(name, shape, words)| (name, (shape, words))).collect();
-        let text = |x: f32| format!("{:08x} ({x:?})", x.to_bits());
+        let text = |x: f32| format!("{:08x} ({x:?})", canonical_bits(x));
         let found = words_of(recorded).filter_map(|(name, shape, was)| {
             let (_, is) = here.get(&name).filter(|(other, _)| *other == shape)?;
-            let i = was.iter().zip(*is).position(|(a, b)| a.to_bits() != b.to_bits())?;
+            let i = was.iter().zip(*is).position(|(a, b)| canonical_bits(*a) != canonical_bits(*b))?;
             let what = format!("element {:?} of tensor {name}", shape.place(i));
             Some((name, what, text(was[i]), text(is[i])))
         });

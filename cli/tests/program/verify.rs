@@ -500,6 +500,53 @@ fn the_first_bit_that_differs_is_named_with_what_computes_it() {
     }
 }
 
+/// The sums of a checkpoint can be forged, the bits at the end of a part cannot.
+#[test]
+fn a_checkpoint_with_the_right_sums_does_not_pass_a_sample() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    good(here, &format!("{MLP} --keep 2 --out r"));
+    fs::remove_file(here.join("r/best.safetensors")).unwrap();
+    let file = here.join("r/checkpoint-20.safetensors");
+    let mut state = Checkpoint::load(&file).unwrap();
+    let was = StateHash::of(&state);
+    // Two pairs of words change places, each with what its place adds.
+    let t = state.params.get("net.0.weight").unwrap().num().unwrap().clone();
+    let pair =
+        |i: usize| u64::from(t.data()[2 * i].to_bits()) | u64::from(t.data()[2 * i + 1].to_bits()) << 32;
+    let words = |x: u64| [x as u32, (x >> 32) as u32].map(f32::from_bits);
+    let swapped = (1..t.data().len() / 2).find_map(|j| {
+        let by = (j as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let both = [words(pair(j).wrapping_add(by)), words(pair(0).wrapping_sub(by))];
+        both.as_flattened().iter().all(|x| x.is_finite()).then_some((j, both))
+    });
+    let (j, [first, other]) = swapped.unwrap();
+    let mut values = t.data().to_vec();
+    values[..2].copy_from_slice(&first);
+    values[2 * j..2 * j + 2].copy_from_slice(&other);
+    state.params.insert("net.0.weight", Tensor::new(t.shape().dims(), values).unwrap());
+    assert_eq!(StateHash::of(&state), was);
+    state.save(&file).unwrap();
+    let mut seen = [0; 3];
+    for seed in 0..12 {
+        let run = run_in(here, &format!("verify r --sample 33% --sample-seed {seed} --device cpu --quiet"));
+        match run.out.contains("(1..10)") {
+            true => assert_eq!(run.code, Some(0)),
+            false => {
+                let why = refused(&run, "forged sums");
+                let at_end = why.starts_with(
+                    "step 20: checkpoint-20.safetensors: element [0, 0] of tensor net.0.weight ",
+                );
+                assert!(at_end || why.starts_with("step 21: the loss is "), "{why}");
+                seen[1 + usize::from(at_end)] += 1;
+                continue;
+            }
+        }
+        seen[0] += 1;
+    }
+    assert!(seen.iter().all(|n| *n > 0), "{seen:?}");
+}
+
 /// A run begins with what its settings say, whatever the folder has for its first step.
 #[test]
 fn no_checkpoint_stands_for_the_beginning() {
