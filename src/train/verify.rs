@@ -35,9 +35,9 @@ pub struct Difference {
 
 impl Difference {
     /// The first element of the first tensor, by name, whose bits are others in two states of one step.
-    pub fn between(recorded: &Checkpoint, state: &Checkpoint) -> Option<Difference> {
+    pub fn between(recorded: &Checkpoint, computed: &Checkpoint) -> Option<Difference> {
         let here: BTreeMap<String, (Shape, &[f32])> =
-            words_of(state).map(|(name, shape, words)| (name, (shape, words))).collect();
+            words_of(computed).map(|(name, shape, words)| (name, (shape, words))).collect();
         let text = |x: f32| format!("{:08x} ({x:?})", canonical_bits(x));
         let found = words_of(recorded).filter_map(|(name, shape, was)| {
             let (_, is) = here.get(&name).filter(|(other, _)| *other == shape)?;
@@ -45,8 +45,9 @@ impl Difference {
             let what = format!("element {:?} of tensor {name}", shape.place(i));
             Some((name, what, text(was[i]), text(is[i])))
         });
-        let (name, what, recorded, computed) = found.min()?;
-        Some(Difference { step: state.step, what, tensor: Some(name), recorded, computed, op: None })
+        let (name, what, was, is) = found.min()?;
+        let (step, tensor) = (computed.step, Some(name));
+        Some(Difference { step, what, tensor, recorded: was, computed: is, op: None })
     }
 }
 

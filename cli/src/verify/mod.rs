@@ -16,7 +16,7 @@ use dittograd::prelude::*;
 use dittograd::train::{Difference, Event, Record, Segment, SigningKey, StateHash, Verified, data_hash};
 use evidence::Evidence;
 use sample::{Chosen, share};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
