@@ -119,8 +119,7 @@ impl Shape {
     /// The indices of element `i`, counted from 0 in row-major order.
     #[doc(hidden)]
     pub fn place(&self, i: usize) -> Vec<usize> {
-        let (dims, strides) = (self.dims(), self.strides());
-        dims.iter().zip(strides).map(|(dim, stride)| i / stride.max(1) % dim.max(&1)).collect()
+        self.dims().iter().zip(self.strides()).map(|(dim, stride)| i / stride % dim).collect()
     }
 
     /// Row-major strides in elements.
