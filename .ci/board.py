@@ -197,9 +197,10 @@ def test(program, home):
         browser.key("+")
         check("the program is drawn, + zooms", before != browser.value("document.querySelector('.drawing svg').getAttribute('viewBox')"), browser)
         browser.key("Escape")
-        browser.until("location.hash.startsWith('#run')")
+        # The address changes before the page.
+        browser.until("location.hash.startsWith('#run') && document.querySelectorAll('.plot').length >= 5")
         browser.key("Escape")
-        browser.until(rows)
+        browser.until(f"{rows} === 2")
         browser.key("Escape")
         browser.until(f"{rows} === {2 + len(HOSTILE)}")
         for run in browser.value("[...document.querySelectorAll('td.name a')].map((a) => a.hash)"):
