@@ -155,6 +155,13 @@ def test(program, home):
         check("runs appear by themselves", True, browser)
         browser.until("document.querySelectorAll('td .mono').length === 2 && [...document.querySelectorAll('td .mono')].every((e) => e.innerText.length === 16)")
         check("with their fingerprints, unverified", browser.value("document.querySelectorAll('.badge').length") == 2, browser)
+        badges = "document.querySelectorAll('.badge.verified').length"
+        subprocess.run([program, "verify", runs / "one", "--device", "cpu", "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        browser.until(f"{badges} === 1")
+        check("one is verified", True, browser)
+        subprocess.run([program, "train", "--resume", runs / "one", "--steps", "70", "--device", "cpu", "--quiet"], check=True, stdout=subprocess.DEVNULL)
+        browser.until(f"{badges} === 0 && document.querySelectorAll('.badge').length === 2")
+        check("and no longer once it has gone on", True, browser)
         for name in HOSTILE:
             metrics(runs / name.replace("/", "|"), 50)
         (runs / "one" / "<b>bold.txt").write_text("<script>window.hacked=1</script>")
@@ -190,9 +197,10 @@ def test(program, home):
         browser.key("+")
         check("the program is drawn, + zooms", before != browser.value("document.querySelector('.drawing svg').getAttribute('viewBox')"), browser)
         browser.key("Escape")
-        browser.until("location.hash.startsWith('#run')")
+        # The address changes before the page.
+        browser.until("location.hash.startsWith('#run') && document.querySelectorAll('.plot').length >= 5")
         browser.key("Escape")
-        browser.until(rows)
+        browser.until(f"{rows} === 2")
         browser.key("Escape")
         browser.until(f"{rows} === {2 + len(HOSTILE)}")
         for run in browser.value("[...document.querySelectorAll('td.name a')].map((a) => a.hash)"):

@@ -173,6 +173,7 @@ def seeds():
     dice = random.Random(7)
     some = lambda count: bytes(dice.randrange(256) for _ in range(count))
     yield "checkpoint", [b"\0" + files[0], b"\1" + bytes(60), *(b"\1" + some(80) for _ in range(6))]
+    yield "record", records()
     yield "tokenizer", tokenizers()
     yield "tokenizer_train", [bytes([20]) + b"the cat sat on the mat, the cat's hat", bytes([255]) + "höhö 12 12\n\n ".encode() * 3, b"\0"]
     yield "graph_text", [text.encode() for text in GRAPHS]
@@ -195,6 +196,36 @@ def seeds():
     yield "random_graph", [bytes([n % 4]) + some(30 + 20 * n) for n in range(8)]
     yield "session", [some(60 + 40 * n) for n in range(8)]
     yield "allocator", [some(40 + 40 * n) for n in range(6)]
+
+
+def records():
+    """Records and receipts, whose lines get their hashes by the target."""
+    plain = lambda value: json.dumps(value, separators=(",", ":"))[:-1]
+    data = {"name": "d", "seed": 7, "batch": 8, "hash": "00"}
+    head = {
+        "record": 1, "dittograd": "0.1.0", "numerics": "strict", "numerics_version": 5, "model": "mlp", "settings": {"lr": 0.01}, "program": None,
+        "data": data, "seed": 7, "step": 0, "state": "00", "tensors": {"w": "0123456789abcdef"},
+    }
+    step = lambda n, **more: {"step": n, "batch": "00", "loss": "3f800000", "random": 0} | more
+    state = {"state": "11", "tensors": {"w": "fedcba9876543210"}}
+    change = lambda after: {"settings": {"lr": 0.02}, "after": after}
+    end = lambda steps: {"end": "finished", "steps": steps, "fingerprint": "0123456789abcdef"}
+    machine = {"machine": {"device": "cpu"}}
+    lines = [
+        [head, machine, step(1), step(2, **state), step(3), end(3)], [head, step(1, **state), change(1), step(2), machine, step(3)],
+        [head], [head, change(0), end(0)], [head | {"step": 9}, step(10)], [head | {"step": (1 << 64) - 1}, step(0), change(0)],
+        [head, change((1 << 64) - 1)], [head, end((1 << 64) - 1)], [head, step(1, state="22")], [head, {"file": "00"}], [step(1)],
+    ]
+    mark = lambda n, **more: {"step": n, "chain": "0" * 64, "state": None} | more
+    receipt = {
+        "receipt": 1, "head": head, "changes": [], "marks": [mark(0, state="00"), mark(3)], "end": end(3), "root": "0" * 64, "record": "00",
+        "machines": [],
+    }
+    receipts = [
+        receipt, receipt | {"changes": [change(3)]}, receipt | {"signed_by": "0" * 64}, receipt | {"signed_by": "0" * 64, "signature": "0" * 128},
+        receipt | {"signature": ""}, receipt | {"marks": []},
+    ]
+    return ["\n".join(map(plain, all)).encode() for all in lines] + [plain(r).encode() for r in receipts]
 
 
 def settings(**changes):

@@ -4,9 +4,10 @@
 use dittograd::data::{self, Batches, Dataset};
 use dittograd::device::cuda::fake::Fake;
 use dittograd::io::Checkpoint;
+use dittograd::nn;
 use dittograd::prelude::*;
 use dittograd::train::{
-    BEST, CHECKPOINT, End, Event, METRICS, OF_THE_MACHINE, Outcome, RECORD, Record, Verified,
+    BEST, CHECKPOINT, End, Event, METRICS, OF_THE_MACHINE, Outcome, RECORD, Record, Verified, kept,
 };
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -24,9 +25,13 @@ struct Settings {
     patience: Option<u64>,
     shards: usize,
     save_every: Option<u64>,
+    keep: u64,
 }
 
-const PLAIN: Settings = Settings { eager: false, patience: None, shards: 1, save_every: None };
+const PLAIN: Settings = Settings { eager: false, patience: None, shards: 1, save_every: None, keep: 0 };
+
+/// What a finished run left behind: files by name, measurements and record.
+type Left = (BTreeMap<String, Vec<u8>>, Vec<serde_json::Value>, Vec<String>);
 
 fn parts() -> (Dataset, Dataset) {
     data::split(&data::spirals(3, 60, 3).unwrap(), 0.8, 3).unwrap()
@@ -59,6 +64,7 @@ fn part(folder: &Path, settings: Settings, stop: Option<u64>) -> Result<(Outcome
     .steps(STEPS)
     .seed(9)
     .shards(settings.shards)
+    .keep(settings.keep)
     // The loss in steps, so that an evaluation is often no better than the one before.
     .evaluate(EVERY, evaluation(&net, test, |loss| -(loss * 8.0).round()))
     .folder(RunFolder::open(folder)?)
@@ -86,8 +92,13 @@ fn part(folder: &Path, settings: Settings, stop: Option<u64>) -> Result<(Outcome
 }
 
 /// Everything a finished run left behind that does not tell the time or the machine.
-fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>, Vec<String>) {
-    let bytes = |name: &str| std::fs::read(folder.join(name)).unwrap();
+fn left(folder: &Path) -> Left {
+    let paths = [CHECKPOINT, BEST]
+        .map(|name| folder.join(name))
+        .into_iter()
+        .chain(kept(folder).unwrap().into_values());
+    let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_string();
+    let files = paths.map(|path| (name(&path), std::fs::read(&path).unwrap())).collect();
     let text = std::fs::read_to_string(folder.join(METRICS)).unwrap();
     let line = |l: &str| {
         let mut v: serde_json::Value = serde_json::from_str(l).unwrap();
@@ -97,7 +108,7 @@ fn left(folder: &Path) -> (Vec<u8>, Vec<u8>, Vec<serde_json::Value>, Vec<String>
     let record = std::fs::read_to_string(folder.join(RECORD)).unwrap();
     let is_chained = |l: &&str| !l.starts_with("{\"machine\"") && !l.starts_with("{\"file\"");
     let record = record.lines().filter(is_chained).map(String::from).collect();
-    (bytes(CHECKPOINT), bytes(BEST), text.lines().map(line).collect(), record)
+    (files, text.lines().map(line).collect(), record)
 }
 
 #[test]
@@ -107,6 +118,7 @@ fn a_stop_at_any_step_changes_nothing() {
         Settings { patience: Some(2), ..PLAIN },
         Settings { eager: true, patience: Some(1), shards: 3, ..PLAIN },
         Settings { shards: 2, save_every: Some(5), ..PLAIN },
+        Settings { keep: 3, ..PLAIN },
     ];
     let mut ends = Vec::new();
     for settings in kinds {
@@ -150,11 +162,14 @@ fn a_stop_at_any_step_changes_nothing() {
 fn a_run_that_dies_at_any_state_goes_on() {
     // A death is a copy of the folder as it was when an event came: nothing of the process is left but its files.
     let home = tempfile::tempdir().unwrap();
-    let settings = Settings { patience: Some(2), ..PLAIN };
+    let settings = Settings { patience: Some(2), keep: 4, ..PLAIN };
     let whole = home.path().join("whole");
     let (outcome, print) = part(&whole, settings, None).unwrap();
     drop(outcome);
     let all = left(&whole);
+    let kept = |step: u64| format!("checkpoint-{step}.safetensors");
+    let names = [BEST.into(), kept(13), kept(18), kept(4), kept(9), CHECKPOINT.into()];
+    assert!(all.0.keys().eq(&names), "{:?}", all.0.keys());
     let (train, test) = parts();
     let mut params = Params::new(&Device::cpu().unwrap(), 7);
     let net = Mlp::new(&mut params, &[2, 8, 3]).unwrap();
@@ -166,6 +181,7 @@ fn a_run_that_dies_at_any_state_goes_on() {
     .seed(9)
     .evaluate(EVERY, evaluation(&net, test, |loss| -(loss * 8.0).round()))
     .patience(2)
+    .keep(4)
     .folder(RunFolder::open(&living).unwrap())
     .observe(|_| {
         let to = home.path().join(format!("dead{copies}"));
@@ -368,7 +384,7 @@ fn recorded_on(device: &Device, folder: &Path) -> (Vec<String>, usize) {
     });
     let trainer = trainer.steps(STEPS).seed(9).evaluate(EVERY, evaluation(&net, test, |loss| -loss));
     drop(trainer.record_every(3).folder(RunFolder::open(folder).unwrap()).run().unwrap());
-    let all = left(folder).3;
+    let all = left(folder).2;
     let states = all.iter().filter(|l| l.contains("\"state\"")).count();
     (all, states)
 }
@@ -457,8 +473,53 @@ fn a_trainer_verifies_a_record_and_names_the_first_difference() {
     assert_eq!((other.step, other.what.starts_with("the state besides its tensors")), (0, true), "{other}");
     decay.set(0.5);
     let other = verify(false, 0.05, 12, None, STEPS).difference.unwrap();
-    assert_eq!((other.step, other.what.as_str()), (2, "the loss"));
+    assert_eq!(
+        (other.step, other.what.as_str(), other.op.as_deref()),
+        (2, "the loss", Some("op cross_entropy"))
+    );
     decay.set(0.01);
     let other = verify(false, 0.05, 6, None, STEPS).difference.unwrap();
     assert_eq!(other.to_string(), "step 0: the batch size is 12 in the record and 6 here");
+}
+
+/// A state that differs is told with what writes the tensor: the optimizer, or an op of the program.
+#[test]
+fn what_writes_a_tensor_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let none = BTreeMap::new();
+    let run = |folder: Option<RunFolder>, record: Option<&Record>, states: &BTreeMap<_, _>| {
+        let (train, _) = parts();
+        let mut params = Params::new(&Device::cpu().unwrap(), 7);
+        let net = Mlp::new(&mut params, &[2, 8, 3]).unwrap();
+        let norm = nn::BatchNorm::new(&mut params, "norm", 3).unwrap();
+        let batches = Batches::new(train, 12, 5).unwrap();
+        let trainer = Trainer::new(&params, Optimizer::sgd(0.1), batches, |v| {
+            norm.forward(net.forward(v[0])?)?.cross_entropy(v[1])
+        });
+        let trainer = trainer.steps(6).record_every(2);
+        let Some(record) = record else {
+            drop(trainer.folder(folder.unwrap()).run().unwrap());
+            return None;
+        };
+        trainer.verify(record, 6, states).unwrap().difference
+    };
+    run(Some(RunFolder::open(home.path()).unwrap()), None, &none);
+    let record = Record::read(home.path().join(RECORD)).unwrap();
+    assert_eq!(run(None, Some(&record), &none), None);
+    for (tensor, op) in [
+        ("norm.running_mean", "op axpy"),
+        ("norm.weight", "the optimizer's update (sgd), from the gradient that op batch_norm_bwd computes"),
+        ("net.2.bias", "the optimizer's update (sgd), from the gradient that op sum computes"),
+    ] {
+        let mut other = record.state(4).unwrap();
+        *other.tensors.get_mut(tensor).unwrap() ^= 1;
+        other.root.clear();
+        let states = BTreeMap::from([(4, ("a file".to_string(), other))]);
+        let found = run(None, Some(&record), &states).unwrap();
+        assert_eq!((found.step, found.tensor.as_deref(), found.op.as_deref()), (4, Some(tensor), Some(op)));
+        assert!(
+            found.to_string().starts_with(&format!("step 4: a file: the sum of tensor {tensor} is ")),
+            "{found}"
+        );
+    }
 }

@@ -283,16 +283,11 @@ impl Distance {
         let differing = distances().filter(|(_, d)| *d > 0).count();
         // The first of those that are furthest apart.
         let (i, ulps) = distances().fold((0, 0), |most, (i, d)| if d > most.1 { (i, d) } else { most });
-        let (mut at, mut rest) = (Vec::new(), i);
-        for size in a.shape().dims().iter().rev() {
-            at.insert(0, rest % size);
-            rest /= size;
-        }
         (differing > 0).then(|| Distance {
             differing,
             elements: a.data().len(),
             ulps,
-            at,
+            at: a.shape().place(i),
             values: [shown(a.data()[i]), shown(b.data()[i])],
         })
     }

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::io::{Checkpoint, atomic};
 use crate::parallel::World;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -123,8 +124,8 @@ impl RunFolder {
         &self.lines
     }
 
-    /// Copies the measurements, record and best state of another run, whose folder is `from`, for a run that continues in this
-    /// one.
+    /// Copies the measurements, record, best state and kept checkpoints of another run, whose folder is `from`, for a run that continues
+    /// in this one.
     #[track_caller]
     pub fn adopt(&mut self, from: &Path, best_step: Option<u64>) -> Result<()> {
         self.lines = lines_of(&from.join(METRICS))?;
@@ -136,10 +137,14 @@ impl RunFolder {
                 state.save(self.path.join(BEST))?;
             }
         }
+        for (_, file) in kept(from)?.into_iter().filter(|_| self.is_writer) {
+            let name = file.file_name().unwrap_or_default();
+            atomic::write(self.path.join(name), &crate::io::read(&file)?)?;
+        }
         Ok(())
     }
 
-    /// Keeps the measurements up to `step`; later ones are measured again.
+    /// Keeps the measurements and checkpoints up to `step`; later ones are made again.
     #[track_caller]
     pub(super) fn begin(&mut self, step: u64) -> Result<()> {
         self.lines.retain(|l| l["step"].as_u64().is_some_and(|s| s <= step));
@@ -151,6 +156,9 @@ impl RunFolder {
         atomic::write(&file, text.as_bytes())?;
         let opened = OpenOptions::new().append(true).open(&file);
         self.metrics = Some(opened.map_err(|e| Error::file("run", &file, e))?);
+        for (_, later) in kept(&self.path)?.into_iter().filter(|(of, _)| *of > step) {
+            fs::remove_file(&later).map_err(|e| Error::file("run", later, e))?;
+        }
         Ok(())
     }
 
@@ -190,7 +198,7 @@ impl RunFolder {
 
     /// Saves the state of the run. Earlier measurements and the record up to it are on the disk before it.
     #[track_caller]
-    pub(super) fn save(&mut self, state: &Checkpoint, is_best: bool) -> Result<()> {
+    pub(super) fn save(&mut self, state: &Checkpoint, is_best: bool, is_kept: bool) -> Result<()> {
         if !self.is_writer {
             return Ok(());
         }
@@ -201,9 +209,12 @@ impl RunFolder {
             // Ignore errors: some files, such as pipes, cannot be synced.
             let _ = file.sync_data();
         }
-        // The best one first: a run that continues from the other file assumes that it is saved.
+        // These first: a run that continues from the last file assumes that they are saved.
         if is_best {
             state.save(self.path.join(BEST))?;
+        }
+        if is_kept {
+            state.save(self.path.join(kept_name(state.step)))?;
         }
         state.save(self.path.join(CHECKPOINT))
     }
@@ -216,6 +227,25 @@ impl RunFolder {
         names.sort();
         names
     }
+}
+
+/// The checkpoints that the run in a folder [keeps](super::Trainer::keep), by the step in their names.
+#[track_caller]
+pub fn kept(folder: impl AsRef<Path>) -> Result<BTreeMap<u64, PathBuf>> {
+    let folder = folder.as_ref();
+    // A name alone has an empty folder.
+    let entries = fs::read_dir(folder.join(".")).map_err(|e| Error::file("run", folder, e))?;
+    let step = |name: &str| {
+        let step = name.split(['-', '.']).nth(1)?.parse().ok()?;
+        (name == kept_name(step)).then_some(step)
+    };
+    let of = |name: std::ffi::OsString| Some((step(name.to_str()?)?, folder.join(&name)));
+    Ok(entries.flatten().filter_map(|entry| of(entry.file_name())).collect())
+}
+
+/// The name of a checkpoint that a run keeps.
+fn kept_name(step: u64) -> String {
+    format!("checkpoint-{step}.safetensors")
 }
 
 /// The measurements of the run in a folder so far. It need not be this process that writes them, and it is not locked.

@@ -17,8 +17,8 @@ mod verify;
 pub use evaluate::{Evaluation, Scores};
 #[doc(hidden)]
 pub use folder::OF_THE_MACHINE;
-pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder, measurements};
-pub use record::{RECORD, Record, RecordEnd, RecordHead, Segment, StateHash};
+pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder, kept, measurements};
+pub use record::{RECORD, Record, RecordEnd, RecordHead, Segment, SigningKey, StateHash};
 pub use verify::{Difference, Verified};
 
 use crate::data::{Batches, Dataset, Loader, Samples};
@@ -177,6 +177,7 @@ pub struct Trainer<'a> {
     evaluation: Option<(u64, Evaluation<'a>)>,
     patience: Option<u64>,
     save_every: Option<u64>,
+    keep: u64,
     records: bool,
     record_every: Option<u64>,
     folder: Option<RunFolder>,
@@ -209,6 +210,7 @@ impl<'a> Trainer<'a> {
             evaluation: None,
             patience: None,
             save_every: None,
+            keep: 0,
             records: true,
             record_every: None,
             folder: None,
@@ -282,6 +284,13 @@ impl<'a> Trainer<'a> {
     /// Also saves the state every `steps` steps.
     pub fn save_every(mut self, steps: u64) -> Trainer<'a> {
         self.save_every = Some(steps);
+        self
+    }
+
+    /// Keeps `count` checkpoints in the folder, spread over all steps: the one after `step` is `checkpoint-<step>.safetensors`. The record
+    /// has a hash of the state there too, so that [`Trainer::verify`] can start from each.
+    pub fn keep(mut self, count: u64) -> Trainer<'a> {
+        self.keep = count;
         self
     }
 
@@ -451,6 +460,7 @@ impl<'a> Trainer<'a> {
             last,
             recorded: records.then(Recorded::default),
             record_every: self.record_every,
+            keep: self.keep,
             checker,
             times: Times::default(),
         };
@@ -468,8 +478,12 @@ impl<'a> Trainer<'a> {
             };
             let metas = [of_rows(batches.data().x())?, of_rows(batches.data().y())?];
             let device = &run.device;
-            let program = Graph::trace_step(device, seed, &metas, |_, v| Ok(vec![(self.loss)(v)?]));
-            run.begin_record(program.and_then(|p| p.hash()).ok(), seed, is_eager)?;
+            let program = Graph::trace_step(device, seed, &metas, |_, v| Ok(vec![(self.loss)(v)?])).ok();
+            let hash = program.as_ref().and_then(|(program, _)| program.hash().ok());
+            run.begin_record(hash, seed, is_eager)?;
+            if let Some(checker) = &mut run.checker {
+                checker.program = program;
+            }
         }
         // The first process records whole batches.
         let mut whole = self.batches.clone();
@@ -510,8 +524,9 @@ impl<'a> Trainer<'a> {
             if run.verify_every.is_some_and(|n| run.step.is_multiple_of(n)) && run.verified != run.step {
                 run.verify()?;
             }
-            let is_due = self.save_every.is_some_and(|n| run.step.is_multiple_of(n)) && !is_checked;
-            if is_due && run.saved != run.step {
+            let is_due =
+                self.save_every.is_some_and(|n| run.step.is_multiple_of(n)) || run.is_kept_at(run.step);
+            if is_due && !is_checked && run.saved != run.step {
                 run.save(false)?;
             }
         };
@@ -618,6 +633,8 @@ struct Run<'a> {
     /// Steps for the record, if there is one.
     recorded: Option<Recorded>,
     record_every: Option<u64>,
+    /// Number of checkpoints that are kept along the run.
+    keep: u64,
     /// Compares steps with a record, instead of writing one.
     checker: Option<Checker<'a>>,
     times: Times,
@@ -647,6 +664,15 @@ impl Run<'_> {
         self.evaluation.as_ref().is_some_and(|(every, _)| step.is_multiple_of(*every) || step == self.steps)
     }
 
+    /// Whether the checkpoint after this step is kept: it ends one of `keep` + 1 equal parts of the run, and not the last.
+    fn is_kept_at(&self, step: u64) -> bool {
+        let [at, steps, parts] = [step, self.steps.max(1), self.keep].map(u128::from);
+        let parts = parts + 1;
+        // The first that ends there or later.
+        let part = (at * parts).div_ceil(steps);
+        0 < step && part < parts && part * steps / parts == at
+    }
+
     /// Whether the record has a hash of the state after this step.
     fn is_hashed_at(&self, step: u64) -> bool {
         match &self.checker {
@@ -654,7 +680,7 @@ impl Run<'_> {
             Some(checker) => checker.wants_state(step),
             None => {
                 let is_due = self.record_every.is_some_and(|n| step.is_multiple_of(n));
-                is_due || step == self.steps || self.is_evaluated_at(step)
+                is_due || step == self.steps || self.is_evaluated_at(step) || self.is_kept_at(step)
             }
         }
     }
@@ -753,7 +779,8 @@ impl Run<'_> {
             let state = if is_hashed { Some(self.state_hash()?) } else { None };
             self.take_losses(losses, state);
         }
-        self.record(WRITTEN_AT_ONCE)?;
+        // A replay that has found something goes no step further.
+        self.record(if self.checker.is_some() { usize::MAX } else { WRITTEN_AT_ONCE })?;
         self.times.files += start.elapsed();
         let last = losses.and_then(|losses| losses.last().copied());
         let Some(loss) = last.filter(|_| is_told) else { return Ok(None) };
@@ -821,8 +848,8 @@ impl Run<'_> {
     fn save(&mut self, is_best: bool) -> Result<()> {
         let start = Instant::now();
         self.read_losses()?;
-        let is_kept = self.folder.is_some() || self.last.is_none();
-        if is_kept {
+        let is_kept = self.is_kept_at(self.step);
+        if self.folder.is_some() || self.last.is_none() {
             if self.verified != self.step {
                 self.verify()?;
             }
@@ -834,7 +861,7 @@ impl Run<'_> {
             state.metrics = self.metrics.clone();
             (self.describe)(&mut state);
             match &mut self.folder {
-                Some(folder) => folder.save(&state, is_best)?,
+                Some(folder) => folder.save(&state, is_best, is_kept)?,
                 None => self.last = Some(state),
             }
         }
@@ -895,7 +922,7 @@ impl Run<'_> {
         self.stepper.take(&mut state)?;
         state.data = self.data.clone();
         (self.describe)(&mut state);
-        let difference = self.checker.and_then(|c| c.difference);
+        let difference = self.checker.and_then(|c| c.found(self.stepper.optimizer()));
         Ok(Verified { steps: self.step - first, difference, state })
     }
 

@@ -1,10 +1,20 @@
 //! Replays a record and compares.
 
-use super::record::{Chain, Entry, Record, RecordHead, StateHash};
+use super::record::{Chain, Entry, Record, RecordHead, StateHash, words_of};
 use crate::error::Result;
+use crate::graph::{Graph, Source, What};
 use crate::io::Checkpoint;
+use crate::io::checkpoint::OPTIMIZER;
+use crate::numerics::canonical_bits;
+use crate::ops::Val;
+use crate::optim::Optimizer;
+use crate::params::Param;
+use crate::shape::Shape;
 use std::collections::BTreeMap;
 use std::fmt;
+
+/// What [`Difference::what`] is of a loss.
+const LOSS: &str = "the loss";
 
 /// The first thing that a replay computes otherwise than a record says.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,16 +23,39 @@ pub struct Difference {
     pub step: u64,
     /// What differs.
     pub what: String,
+    /// The tensor that it is about, by its name in a checkpoint.
+    pub tensor: Option<String>,
     /// What the record says.
     pub recorded: String,
     /// What was computed.
     pub computed: String,
+    /// What computes it, as far as the program tells.
+    pub op: Option<String>,
+}
+
+impl Difference {
+    /// The first element of the first tensor, by name, whose bits are others in two states of one step.
+    pub fn between(recorded: &Checkpoint, computed: &Checkpoint) -> Option<Difference> {
+        let here: BTreeMap<String, (Shape, &[f32])> =
+            words_of(computed).map(|(name, shape, words)| (name, (shape, words))).collect();
+        let text = |x: f32| format!("{:08x} ({x:?})", canonical_bits(x));
+        let found = words_of(recorded).filter_map(|(name, shape, was)| {
+            let (_, is) = here.get(&name).filter(|(other, _)| *other == shape)?;
+            let i = was.iter().zip(*is).position(|(a, b)| canonical_bits(*a) != canonical_bits(*b))?;
+            let what = format!("element {:?} of tensor {name}", shape.place(i));
+            Some((name, what, text(was[i]), text(is[i])))
+        });
+        let (name, what, was, is) = found.min()?;
+        let (step, tensor) = (computed.step, Some(name));
+        Some(Difference { step, what, tensor, recorded: was, computed: is, op: None })
+    }
 }
 
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Difference { step, what, recorded, computed } = self;
-        write!(f, "step {step}: {what} is {recorded} in the record and {computed} here")
+        let Difference { step, what, recorded, computed, op, .. } = self;
+        write!(f, "step {step}: {what} is {recorded} in the record and {computed} here")?;
+        op.as_ref().map_or(Ok(()), |op| write!(f, "; computed by {op}"))
     }
 }
 
@@ -44,12 +77,14 @@ pub(super) struct Checker<'r> {
     states: &'r BTreeMap<u64, (String, StateHash)>,
     /// The chained hash so far, of a receipt.
     chain: Option<Chain>,
+    /// The program of the loss, and the parameters that it assigns its further outputs to.
+    pub program: Option<(Graph, Vec<Param>)>,
     pub difference: Option<Difference>,
 }
 
 impl<'r> Checker<'r> {
     pub(super) fn new(record: &'r Record, states: &'r BTreeMap<u64, (String, StateHash)>) -> Checker<'r> {
-        Checker { record, states, chain: None, difference: None }
+        Checker { record, states, chain: None, program: None, difference: None }
     }
 
     /// Whether the state after a step is to be compared.
@@ -60,7 +95,8 @@ impl<'r> Checker<'r> {
     fn compare(&mut self, step: u64, what: &str, recorded: impl fmt::Display, computed: impl fmt::Display) {
         let (recorded, computed) = (recorded.to_string(), computed.to_string());
         if self.difference.is_none() && recorded != computed {
-            self.difference = Some(Difference { step, what: what.into(), recorded, computed });
+            let what = what.into();
+            self.difference = Some(Difference { step, what, tensor: None, recorded, computed, op: None });
         }
     }
 
@@ -93,7 +129,9 @@ impl<'r> Checker<'r> {
             return;
         }
         let roots = [&was.root, &here.root].map(String::clone);
-        let (what, [recorded, computed]) = match was.first_difference(here) {
+        let first = was.first_difference(here);
+        let tensor = first.as_ref().map(|(name, _)| name.clone());
+        let (what, [recorded, computed]) = match first {
             Some((name, sums)) => (format!("the sum of tensor {name}"), sums),
             // A receipt has no sums.
             None if was.tensors.is_empty() => ("the hash of the state".to_string(), roots),
@@ -103,7 +141,20 @@ impl<'r> Checker<'r> {
             ),
         };
         let what = if of == "the record" { what } else { format!("{of}: {what}") };
-        self.difference = Some(Difference { step, what, recorded, computed });
+        self.difference = Some(Difference { step, what, tensor, recorded, computed, op: None });
+    }
+
+    /// The difference, with what computes it.
+    pub(super) fn found(self, optimizer: &Optimizer) -> Option<Difference> {
+        let mut found = self.difference?;
+        if let Some((graph, assigned)) = self.program {
+            found.op = match &found.tensor {
+                Some(tensor) => writer(graph, &assigned, optimizer, tensor),
+                None if found.what == LOSS => op_of(&graph, graph.outputs()[0]),
+                None => None,
+            };
+        }
+        Some(found)
     }
 
     /// Compares a step.
@@ -112,7 +163,7 @@ impl<'r> Checker<'r> {
         if let Some(was) = self.record.entry(step) {
             let loss = |bits: u32| format!("{bits:08x} ({:?})", f32::from_bits(bits));
             self.compare(step, "the batch", &was.batch, &here.batch);
-            self.compare(step, "the loss", loss(was.loss), loss(here.loss));
+            self.compare(step, LOSS, loss(was.loss), loss(here.loss));
             self.compare(step, "the random counter", was.random, here.random);
         }
         if let Some(state) = &here.state {
@@ -126,4 +177,34 @@ impl<'r> Checker<'r> {
             self.compare(step, &what, was, chain);
         }
     }
+}
+
+/// The op that computes a value, before it is only copied.
+fn op_of(graph: &Graph, v: Val) -> Option<String> {
+    match &graph.nodes().get(v.0 as usize)?.what {
+        What::Op(op, ins) if ["copy", "detach", "reshape", "slice"].contains(&op.name()) => {
+            op_of(graph, *ins.first()?)
+        }
+        What::Op(op, _) => Some(format!("op {}", op.name())),
+        What::Leaf(_) => None,
+    }
+}
+
+/// What writes a tensor of the state: the program, or the optimizer from a gradient.
+fn writer(mut graph: Graph, assigned: &[Param], optimizer: &Optimizer, tensor: &str) -> Option<String> {
+    let state = tensor.strip_prefix(OPTIMIZER).and_then(|state| state.rsplit_once('.'));
+    let param = state.map_or(tensor, |(param, _)| param);
+    if let Some(i) = assigned.iter().position(|p| p.name() == param) {
+        return op_of(&graph, *graph.outputs().get(i + 1)?);
+    }
+    let leaf = graph.nodes().iter().position(|node| match &node.what {
+        What::Leaf(Source::Param(p)) => p.name() == param && p.trainable(),
+        _ => false,
+    })?;
+    let rule = format!("{:?}", optimizer.rule_of(param)?);
+    let rule = rule.split(['(', ' ']).next().unwrap_or_default().to_lowercase();
+    let loss = *graph.outputs().first()?;
+    let gradient = graph.gradients(loss, &[Val(leaf as u32)]).ok()?.pop().flatten()?;
+    let op = op_of(&graph, gradient)?;
+    Some(format!("the optimizer's update ({rule}), from the gradient that {op} computes"))
 }

@@ -62,8 +62,8 @@ function stepOf(row) {
 
 function badge(row) {
   const [kind, text, why] = row.verified
-    ? ["verified", "verified", "A receipt says that the run was repeated with the same bits."]
-    : ["", "unverified", "Nobody has repeated this run yet: there is no receipt."];
+    ? ["verified", "verified", "dittograd verify has computed this run again, with the same bits."]
+    : ["", "unverified", "dittograd verify has not computed this run again here, or it has changed since."];
   return el("span", { class: `badge ${kind}`, title: why }, text);
 }
 

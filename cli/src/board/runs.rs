@@ -2,9 +2,10 @@
 
 use super::curves::{SPEED, points};
 use crate::inspect::named_values;
+use crate::verify::VERIFIED;
 use dittograd::error::shown;
 use dittograd::io::Checkpoint;
-use dittograd::train::{BEST, CHECKPOINT, METRICS, RECORD};
+use dittograd::train::{BEST, CHECKPOINT, METRICS, RECORD, Record};
 use serde_json::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, Metadata};
@@ -19,7 +20,8 @@ const MAX_FOLDERS: usize = 50_000;
 /// every tensor.
 const TAIL: u64 = 16 << 10;
 const RECORD_LINE: u64 = 1 << 20;
-/// The largest checkpoint whose fingerprint is computed before somebody asks, and the time for it in each round.
+/// The largest checkpoint whose fingerprint is computed before somebody asks, the time for it in each round, and the largest receipt
+/// that is read.
 const MAX_UNASKED: u64 = 16 << 20;
 const UNASKED_TIME: Duration = Duration::from_millis(100);
 /// Where no locks can be listed, a run is running if it has written something in so many seconds.
@@ -41,8 +43,8 @@ pub(super) struct Run {
     pub(super) folder: PathBuf,
     /// Its path below the folder of all runs.
     pub(super) name: String,
-    /// Of checkpoint, measurements and record; and whether a process is at work in the folder.
-    seen: ([Stamp; 3], bool),
+    /// Of checkpoint, measurements, record and what `verify` left; and whether a process is at work in the folder.
+    seen: ([Stamp; 4], bool),
     /// The fingerprint of the checkpoint with this stamp, or why there is none.
     fingerprint: Option<(Stamp, Result<String, String>)>,
     /// What the checkpoint says, or why it cannot be read.
@@ -84,7 +86,8 @@ impl Runs {
         let mut is_changed = false;
         for folder in &found {
             let is_locked = is_locked(folder, locks.as_ref());
-            let seen = ([CHECKPOINT, METRICS, RECORD].map(|name| stamp(&folder.join(name))), is_locked);
+            let seen =
+                ([CHECKPOINT, METRICS, RECORD, VERIFIED].map(|name| stamp(&folder.join(name))), is_locked);
             let number = match self.numbers.get(folder) {
                 Some(number) => *number,
                 None => self.numbers.len() as u64 + 1,
@@ -183,7 +186,7 @@ pub(super) fn ask_fingerprint(runs: &std::sync::Mutex<Runs>, number: u64) {
 }
 
 impl Run {
-    fn read(folder: &Path, name: String, seen: ([Stamp; 3], bool), change: u64) -> Run {
+    fn read(folder: &Path, name: String, seen: ([Stamp; 4], bool), change: u64) -> Run {
         let folder = folder.to_path_buf();
         let row = Value::Null;
         let mut run = Run { folder, name, seen, fingerprint: None, head: Ok(None), row, change };
@@ -193,7 +196,7 @@ impl Run {
     }
 
     /// Reads again what has changed. Returns whether the row is another one.
-    fn update(&mut self, seen: ([Stamp; 3], bool), change: u64) -> bool {
+    fn update(&mut self, seen: ([Stamp; 4], bool), change: u64) -> bool {
         if seen == self.seen {
             return false;
         }
@@ -227,15 +230,14 @@ impl Run {
     }
 
     fn make_row(&self) -> Value {
-        let ([checkpoint, metrics, record], is_locked) = self.seen;
+        let ([checkpoint, metrics, record, _], is_locked) = self.seen;
         let last = metrics.map_or_else(Last::default, |_| Last::read(&self.folder.join(METRICS)));
         let fingerprint = self.fingerprint.as_ref().filter(|(of, _)| *of == checkpoint).map(|(_, f)| f);
         let written = [checkpoint, metrics, record].into_iter().flatten().map(|(time, _)| time).max();
         let seconds = written.and_then(|t| t.duration_since(UNIX_EPOCH).ok()).map(|t| t.as_secs());
         let mut row = json!({
             "name": self.name, "written": seconds, "has_record": record.is_some(),
-            // There is no receipt yet that could say more.
-            "verified": false,
+            "verified": self.is_verified(fingerprint.and_then(|f| f.as_ref().ok())),
             "loss": last.loss, "scores": last.scores, SPEED: last.speed, "peak_bytes": last.peak_bytes,
         });
         let mut steps = None;
@@ -286,6 +288,19 @@ impl Run {
             _ => "stopped",
         });
         row
+    }
+
+    /// Whether `verify` has computed the run again: the record has grown no further since, and the checkpoint is the one it ended with.
+    fn is_verified(&self, fingerprint: Option<&String>) -> bool {
+        let [_, _, record, receipt] = self.seen.0;
+        if record.is_none() || receipt.is_none_or(|(_, size)| size > MAX_UNASKED) {
+            return false;
+        }
+        let Ok(receipt) = Record::read(self.folder.join(VERIFIED)) else { return false };
+        let lines = last_lines(&self.folder.join(RECORD), RECORD_LINE);
+        let root = lines.iter().rev().find_map(|line| line["chain"].as_str());
+        let is_its_end = |f: &String| receipt.end().is_none_or(|end| end.fingerprint == *f);
+        receipt.is_receipt() && root == Some(&receipt.root()) && fingerprint.is_none_or(is_its_end)
     }
 
     /// A file of the run by its name, which is looked for among those that there are.

@@ -81,6 +81,12 @@ pub(super) fn fit(
         Some(RecordEvery::Steps(steps)) => trainer.record_every(steps),
         Some(RecordEvery::Never) => trainer.unrecorded(),
     };
+    if let Some(count) = command.keep {
+        if folder.is_none() {
+            return fail("--keep needs a folder, not --out none");
+        }
+        trainer = trainer.keep(count);
+    }
     if let Some(ranks) = ranks {
         trainer = trainer.world(&ranks.world);
     }

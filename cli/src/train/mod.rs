@@ -131,6 +131,9 @@ pub(crate) struct Train {
     /// Hash the whole state for the record every K steps too, not only at evaluations; or `none`: keep no record
     #[arg(long, help_heading = "Run and files", value_name = "K|none", value_parser = record_every)]
     record: Option<RecordEvery>,
+    /// Keep N checkpoints along the run, with the hash of each in the record, so that `verify` can start from them [default: 0]
+    #[arg(long, help_heading = "Run and files", value_name = "N")]
+    keep: Option<u64>,
     /// Also write event files for TensorBoard into the folder
     #[arg(long, help_heading = "Run and files")]
     tensorboard: bool,

@@ -372,6 +372,43 @@ fn what_changes_is_told() {
 }
 
 #[test]
+fn a_run_is_verified_until_it_changes() {
+    let home = TempDir::new().unwrap();
+    let here = home.path();
+    good(here, &format!("{BRIEF} --out runs/a"));
+    let board = Board::of(here, "runs");
+    let mut events = board.events();
+    let mut told = |want: bool| {
+        let start = Instant::now();
+        let is_so = |r: &Value| r["fingerprint"].is_string() && r["verified"] == want;
+        while !events.next()["rows"].as_array().unwrap().iter().any(is_so) {
+            assert!(start.elapsed() < Duration::from_secs(30), "not told: {want}");
+        }
+    };
+    told(false);
+    good(here, "verify runs/a --device cpu --quiet");
+    told(true);
+    good(here, "train --resume runs/a --steps 30 --device cpu --quiet");
+    told(false);
+    good(here, "verify runs/a --steps 1..9 --device cpu --quiet");
+    let file = here.join("runs/a/verified.json");
+    let old = fs::read(&file).unwrap();
+    good(here, "verify runs/a --device cpu --quiet");
+    told(true);
+    let new = fs::read(&file).unwrap();
+    for receipt in [old, new[1..].to_vec(), fs::read(here.join("runs/a/record.jsonl")).unwrap()] {
+        fs::write(&file, &receipt).unwrap();
+        told(false);
+        fs::write(&file, &new).unwrap();
+        told(true);
+    }
+    // Another checkpoint with the same record.
+    good(here, &format!("{BRIEF} --lr 0.02 --out other"));
+    fs::copy(here.join("other/checkpoint.safetensors"), here.join("runs/a/checkpoint.safetensors")).unwrap();
+    told(false);
+}
+
+#[test]
 fn a_thousand_runs_are_there_in_a_second() {
     let home = TempDir::new().unwrap();
     good(home.path(), &format!("{BRIEF} --out one"));

@@ -85,10 +85,10 @@ fn one_answer_for_any_number_of_processes() {
 #[test]
 fn processes_that_no_launcher_started() {
     let home = tempfile::tempdir().unwrap();
-    let alone = good(home.path(), &format!("{TINY} --out alone"));
+    let alone = good(home.path(), &format!("{TINY} --keep 1 --out alone"));
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let start = |rank: usize| {
-        let mut one = command_in(home.path(), &format!("{TINY} --out together"));
+        let mut one = command_in(home.path(), &format!("{TINY} --keep 1 --out together"));
         one.env("RANK", rank.to_string()).env("WORLD_SIZE", "3").env("LOCAL_RANK", rank.to_string());
         one.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string()).env("PMIX_MCA_gds", "hash");
         one.spawn().unwrap()
@@ -99,8 +99,12 @@ fn processes_that_no_launcher_started() {
         assert_eq!((run.code, &*run.err), (Some(0), ""), "rank {rank}");
         assert_eq!(run.out, if rank == 0 { &*alone.out } else { "" }, "rank {rank}");
     }
-    let file = |name: &str| fs::read(home.path().join(name).join("checkpoint.safetensors")).unwrap();
-    assert_eq!(file("alone"), file("together"));
+    let kept = dittograd::train::kept(home.path().join("alone")).unwrap();
+    assert_eq!(kept.len(), 1);
+    for path in kept.values().chain([&home.path().join("alone/checkpoint.safetensors")]) {
+        let other = home.path().join("together").join(path.file_name().unwrap());
+        assert!(fs::read(path).unwrap() == fs::read(&other).unwrap(), "{}", other.display());
+    }
 }
 
 #[test]

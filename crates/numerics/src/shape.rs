@@ -116,6 +116,12 @@ impl Shape {
         axes.iter().map(|&axis| self.axis(op, axis)).collect()
     }
 
+    /// The indices of element `i`, counted from 0 in row-major order.
+    #[doc(hidden)]
+    pub fn place(&self, i: usize) -> Vec<usize> {
+        self.dims().iter().zip(self.strides()).map(|(dim, stride)| i / stride % dim).collect()
+    }
+
     /// Row-major strides in elements.
     pub fn strides(&self) -> [usize; MAX_RANK] {
         let mut strides = [0; MAX_RANK];

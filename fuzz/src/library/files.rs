@@ -7,8 +7,9 @@ use dittograd::io::{self, Checkpoint, RandomState, StateDict};
 use dittograd::numerics::NUMERICS_VERSION;
 use dittograd::optim::{OptimizerState, ParamState};
 use dittograd::prelude::*;
+use dittograd::train::{Record, SigningKey};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 fn same(a: &AnyTensor, b: &AnyTensor) {
     assert_eq!(a.shape(), b.shape());
@@ -31,6 +32,54 @@ pub fn npy(data: &[u8]) {
     match io::parse_npy_numbers("file", data) {
         Ok(numbers) => assert_eq!(numbers.data().len(), numbers.shape().numel()),
         Err(e) => said(&e),
+    }
+}
+
+/// The lines of a record or a receipt, each without its hash, with the hashes that they should have.
+fn sealed(data: &[u8]) -> Vec<u8> {
+    let (mut chain, mut out) = ([0; 32], Vec::new());
+    for line in data.split(|b| *b == b'\n').filter(|line| !line.is_empty()) {
+        let hash = *blake3::Hasher::new().update(&chain).update(line).finalize().as_bytes();
+        let is_chained = !["{\"machine\"", "{\"file\"", "{\"receipt\""]
+            .iter()
+            .any(|kind| line.starts_with(kind.as_bytes()));
+        if is_chained {
+            chain = hash;
+        }
+        let name = if is_chained { "chain" } else { "check" };
+        out.extend_from_slice(line);
+        out.extend_from_slice(format!(",\"{name}\":\"{}\"}}\n", blake3::Hash::from_bytes(hash)).as_bytes());
+    }
+    out
+}
+
+pub fn record(data: &[u8]) {
+    let path = Path::new("file");
+    for bytes in [data.to_vec(), sealed(data)] {
+        let record = match Record::parse(path, &bytes) {
+            Ok(record) => record,
+            Err(e) => {
+                said(&e);
+                continue;
+            }
+        };
+        assert!(record.first() <= record.last() && record.states().all(|step| record.state(step).is_some()));
+        assert!(record.segments().iter().all(|s| s.from <= s.to && s.to <= record.last()));
+        if record.is_receipt() {
+            continue;
+        }
+        let key = SigningKey::from_hex(&"01".repeat(32)).expect("a key");
+        for key in [None, Some(&key)] {
+            // A head may be written in other ways than ours.
+            let Ok(text) = record.receipt(key) else { continue };
+            let receipt = Record::parse(path, text.as_bytes()).expect("what was written is read");
+            assert!(receipt.is_receipt() && receipt.signed_by().is_some() == key.is_some());
+            assert_eq!(
+                (receipt.root(), receipt.first(), receipt.last()),
+                (record.root(), record.first(), record.last())
+            );
+            assert!(receipt.states().eq(record.states()), "other states");
+        }
     }
 }
 

@@ -21,6 +21,7 @@ pub const TARGETS: &[Target] = &[
     ("npy", files::npy),
     ("npz", files::npz),
     ("random_graph", graphs::random_graph),
+    ("record", files::record),
     ("safetensors", files::safetensors),
     ("session", sessions::session),
     ("shape_rules", ops::shape_rules),

@@ -56,17 +56,17 @@ impl Graph {
         Ok(graph)
     }
 
-    /// As [`Graph::trace_seeded`], of a step: what it assigns to parameters are further outputs.
+    /// As [`Graph::trace_seeded`], of a step: what it assigns to parameters are further outputs, and these are the parameters.
     #[doc(hidden)]
     #[track_caller]
-    pub fn trace_step<F>(device: &Device, seed: u64, inputs: &[Meta], f: F) -> Result<Graph>
+    pub fn trace_step<F>(device: &Device, seed: u64, inputs: &[Meta], f: F) -> Result<(Graph, Vec<Param>)>
     where
         F: for<'s> FnOnce(&'s Session, &[Var<'s>]) -> Result<Vec<Var<'s>>>,
     {
         let (mut graph, assigned) = traced(device, seed, inputs, f)?;
         let outputs: Vec<Val> = graph.outputs().iter().copied().chain(assigned.iter().map(|a| a.1)).collect();
         graph.set_outputs(&outputs)?;
-        Ok(graph)
+        Ok((graph, assigned.into_iter().map(|a| a.0).collect()))
     }
 
     /// Runs the program once on these inputs, step by step, on any device: also on those of other numbers, such as

@@ -183,6 +183,12 @@ impl Optimizer {
         self.step
     }
 
+    /// The rule that updates the parameter of this name, once it has.
+    #[doc(hidden)]
+    pub fn rule_of(&self, param: &str) -> Option<Rule> {
+        self.entries.values().find(|e| e.name == param).map(|e| e.rule)
+    }
+
     fn options(&self, group: Option<usize>) -> Options {
         group.and_then(|g| self.groups.get(g)).map_or(self.options, |g| g.options(self.options))
     }

@@ -1,6 +1,10 @@
 //! The record of a run: a line of JSON for what it computes, one for each step, and hashes of its whole state now and then. Each line
 //! ends with a hash of itself and of the line before, so that the last one stands for all.
 
+mod receipt;
+
+pub use receipt::SigningKey;
+
 use crate::data::{Samples, add_bits};
 use crate::device::{Buffer, Device, sums};
 use crate::error::{Error, Result};
@@ -10,6 +14,7 @@ use crate::optim::{Optimizer, OptimizerState};
 use crate::params::Params;
 use crate::shape::Shape;
 use crate::tensor::AnyTensor;
+use receipt::Mark;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,18 +44,8 @@ impl StateHash {
     pub fn of(state: &Checkpoint) -> StateHash {
         let fresh = OptimizerState { step: 0, lr: 0.0, group_lrs: Vec::new(), params: BTreeMap::new() };
         let optimizer = state.optimizer.as_ref().unwrap_or(&fresh);
-        let of = |t: &AnyTensor| match t {
-            AnyTensor::Num(t) => (t.shape(), sums::of_words(t.data())),
-            AnyTensor::Idx(t) => (t.shape(), sums::of_words(bytemuck::cast_slice(t.data()))),
-        };
-        let mut tensors: BTreeMap<String, (Shape, u64)> =
-            state.params.iter().map(|(name, t)| (name.to_string(), of(t))).collect();
-        for (param, of) in &optimizer.params {
-            for (name, t) in &of.tensors {
-                tensors.insert(format!("{OPTIMIZER}{param}.{name}"), (t.shape(), sums::of_words(t.data())));
-            }
-        }
-        StateHash::new(&state.frozen, optimizer, state.random.calls, tensors)
+        let sums = words_of(state).map(|(name, shape, words)| (name, (shape, sums::of_words(words))));
+        StateHash::new(&state.frozen, optimizer, state.random.calls, sums.collect())
     }
 
     /// The hash of the current state, whose tensors stay on the device. Waits for the device.
@@ -120,6 +115,20 @@ impl StateHash {
     }
 }
 
+/// The tensors of a saved state by their names in a checkpoint, each with its shape and words.
+pub(super) fn words_of(state: &Checkpoint) -> impl Iterator<Item = (String, Shape, &[f32])> {
+    let params = state.params.iter().map(|(name, t)| match t {
+        AnyTensor::Num(t) => (name.to_string(), t.shape(), t.data()),
+        AnyTensor::Idx(t) => (name.to_string(), t.shape(), bytemuck::cast_slice(t.data())),
+    });
+    let named = |param: &str, name: &str| format!("{OPTIMIZER}{param}.{name}");
+    let states =
+        state.optimizer.iter().flat_map(|optimizer| &optimizer.params).flat_map(move |(param, of)| {
+            of.tensors.iter().map(move |(name, t)| (named(param, name), t.shape(), t.data()))
+        });
+    params.chain(states)
+}
+
 /// A hash of a batch.
 pub(super) fn batch_hash((x, y): &Samples) -> String {
     let mut hash = blake3::Hasher::new();
@@ -178,6 +187,18 @@ impl RecordHead {
             state: state.root,
             tensors: state.tensors.iter().map(|(name, sum)| (name.clone(), format!("{sum:016x}"))).collect(),
         }
+    }
+
+    /// Errors unless it and what it begins, of this format, can be read.
+    fn check(&self, format: u32) -> Result<(), String> {
+        if let Some(other) = [self.record, format].into_iter().find(|f| *f != FORMAT) {
+            return Err(format!("is of format {other}, this program reads {FORMAT}"));
+        }
+        // Nobody makes so many, and steps can be counted from there.
+        if self.step > u64::MAX / 2 {
+            return Err(format!("begins after {} steps", self.step));
+        }
+        Ok(())
     }
 
     /// The state at the start.
@@ -295,30 +316,6 @@ struct Chained<T> {
     chain: Chain,
 }
 
-/// The chained hash after a step, and before other settings begin there.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Mark {
-    step: u64,
-    chain: String,
-    /// The root of the state's hash, if the record has it.
-    state: Option<String>,
-}
-
-/// A record without most of its steps.
-#[derive(Serialize, Deserialize)]
-struct Receipt {
-    receipt: u32,
-    head: RecordHead,
-    changes: Vec<Change>,
-    marks: Vec<Mark>,
-    end: Option<RecordEnd>,
-    root: String,
-    /// A hash of the file of the record.
-    record: String,
-    machines: Vec<Value>,
-}
-
 /// What a record says, or a [receipt](Record::receipt) of one. It was read whole, and each line has the hash that it should have.
 #[derive(Clone)]
 pub struct Record {
@@ -335,6 +332,8 @@ pub struct Record {
     file: String,
     /// What a receipt has in place of steps.
     marks: Option<Vec<Mark>>,
+    /// The public key that a receipt is signed with.
+    signed_by: Option<String>,
 }
 
 impl std::fmt::Debug for Record {
@@ -411,10 +410,7 @@ impl Record {
                 }
                 ("record", None) => {
                     let head: RecordHead = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
-                    if head.record != FORMAT {
-                        let why = format!("is of format {}, this program reads {FORMAT}", head.record);
-                        return Err(wrong(n, &why));
-                    }
+                    head.check(head.record).map_err(|why| wrong(n, &why))?;
                     read = Some(Record {
                         path: path.to_path_buf(),
                         head: Chained { value: head, end, chain: next },
@@ -426,6 +422,7 @@ impl Record {
                         root: next,
                         file: blake3::hash(bytes).to_hex().to_string(),
                         marks: None,
+                        signed_by: None,
                     });
                 }
                 ("step", Some(record)) => {
@@ -441,7 +438,7 @@ impl Record {
                 }
                 ("settings", Some(record)) => {
                     let change: Change = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
-                    if change.after + 1 != expected {
+                    if change.after != expected - 1 {
                         return Err(wrong(
                             n,
                             &format!("is of step {}, expected {}", change.after, expected - 1),
@@ -455,7 +452,7 @@ impl Record {
                 }
                 ("end", Some(record)) => {
                     let end: RecordEnd = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
-                    if end.steps + 1 != expected {
+                    if end.steps != expected - 1 {
                         return Err(wrong(
                             n,
                             &format!("ends at step {}, expected {}", end.steps, expected - 1),
@@ -482,101 +479,6 @@ impl Record {
             }
         }
         read.ok_or_else(|| wrong(1, &"is no head of a record"))
-    }
-
-    fn parse_receipt(path: &Path, bytes: &[u8]) -> Result<Record, String> {
-        let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-        let line = std::str::from_utf8(line).map_err(|e| e.to_string())?;
-        let (text, hash, _) = cut(line).filter(|c| c.2 == "check").ok_or("does not end with its hash")?;
-        if Chain::start().then(text).hex() != hash {
-            return Err("its hash is not that of its content: it was changed".into());
-        }
-        let said = |e: serde_json::Error| crate::io::said(e);
-        let read: Receipt = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
-        if (read.receipt, read.head.record) != (FORMAT, FORMAT) {
-            return Err(format!("is of format {}, this program reads {FORMAT}", read.receipt));
-        }
-        let Receipt { head, changes, marks, end, root, record, machines, .. } = read;
-        let start = Chain::start().then(&open_text(&head).map_err(|e| e.to_string())?);
-        let is_sorted = marks.is_sorted_by(|a, b| a.step < b.step);
-        let (Some(first), Some(last), true) = (marks.first(), marks.last(), is_sorted) else {
-            return Err("has no steps in order".into());
-        };
-        let first_is = (head.step, start.hex(), Some(head.state.clone()));
-        if (first.step, first.chain.clone(), first.state.clone()) != first_is {
-            return Err("its steps do not begin with its head".into());
-        }
-        if let Some(change) = changes.iter().find(|c| marks.iter().all(|m| m.step != c.after)) {
-            return Err(format!("has no chained hash of step {}, where settings change", change.after));
-        }
-        if end.as_ref().is_some_and(|end| end.steps != last.step) {
-            return Err(format!("its steps end at {}, its run does not", last.step));
-        }
-        let root = blake3::Hash::from_hex(&root).map_err(|e| format!("root: {e}"))?;
-        Ok(Record {
-            path: path.to_path_buf(),
-            head: Chained { value: head, end: 0, chain: start },
-            steps: Vec::new(),
-            changes,
-            machines,
-            end,
-            is_sealed: true,
-            root: Chain(*root.as_bytes()),
-            file: record,
-            marks: Some(marks),
-        })
-    }
-
-    /// The receipt of the run: settings, data and results, and chained hashes at the steps with a hash of the state. Who has it, the
-    /// data and this program can [verify](super::Trainer::verify) the run without the rest of the record.
-    #[track_caller]
-    pub fn receipt(&self) -> Result<String> {
-        let mut steps: BTreeSet<u64> = self.states().chain([self.last()]).collect();
-        steps.extend(self.changes.iter().map(|c| c.after));
-        let mark = |step: u64| {
-            let chain = self.up_to(step).map_or_else(String::new, |(_, chain, _)| chain.hex());
-            Mark { step, chain, state: self.state(step).map(|s| s.root) }
-        };
-        let receipt = Receipt {
-            receipt: FORMAT,
-            head: self.head.value.clone(),
-            changes: self.changes.clone(),
-            marks: steps.into_iter().map(mark).collect(),
-            end: self.end.clone(),
-            root: self.root(),
-            record: self.file.clone(),
-            machines: self.machines.clone(),
-        };
-        let text = open_text(&receipt)?;
-        Ok(format!("{text},\"check\":\"{}\"}}\n", Chain::start().then(&text).hex()))
-    }
-
-    /// Whether it is a receipt, which has few steps.
-    pub fn is_receipt(&self) -> bool {
-        self.marks.is_some()
-    }
-
-    /// What a receipt says of the state after a step.
-    fn mark(&self, step: u64) -> Option<&Mark> {
-        self.marks.iter().flatten().find(|mark| mark.step == step)
-    }
-
-    /// The chained hash before the step after `step`, of a receipt.
-    pub(super) fn chain_of_receipt(&self, step: u64) -> Result<Option<Chain>> {
-        let Some(mark) = self.mark(step) else { return Ok(None) };
-        let mut chain =
-            blake3::Hash::from_hex(&mark.chain).map_or(Chain::start(), |hash| Chain(*hash.as_bytes()));
-        for change in self.changes.iter().filter(|c| c.after == step) {
-            chain = chain.then(&open_text(change)?);
-        }
-        Ok(Some(chain))
-    }
-
-    /// The chained hash after a step that a receipt has, and the step of the one before.
-    pub(super) fn chained(&self, step: u64) -> Option<(&str, u64)> {
-        let mark = self.mark(step)?;
-        let before = self.marks.iter().flatten().rfind(|m| m.step < step)?;
-        Some((&mark.chain, before.step))
     }
 
     /// What the run is.
