@@ -201,6 +201,8 @@ fn what_cannot_run_is_one_line_and_exit_2() {
         ("bench linear:3", "exactly 2"),
         ("bench softmax:4@{", "is not JSON"),
         ("bench cross_entropy:2,3/2%x", "`x` is not a size"),
+        ("bench cholesky:4,4^x", "`x` is not a number to add to a diagonal"),
+        ("bench exp:4^2", "`4` has no matrices with a diagonal"),
         ("ops --ulp 0", "0 is not in 1.."),
     ];
     let place = here.path().to_str().unwrap();
@@ -475,10 +477,10 @@ fn checks_end_with_a_summary() {
 #[test]
 fn benchmarks_say_what_they_measured() {
     let got = run(
-        "bench --device cpu --json --steps 2 mlp_b128 mlp_b128_eager matmul:33,17,5,tb add:1000 mean:30,40 linear:4,3/5,3/5+grad cross_entropy:4,3/4%3+grad sum:3,4@{\"axes\":[0]}",
+        "bench --device cpu --json --steps 2 mlp_b128 mlp_b128_eager matmul:33,17,5,tb add:1000 mean:30,40 linear:4,3/5,3/5+grad cross_entropy:4,3/4%3+grad sum:3,4@{\"axes\":[0]} cholesky:2,4,4^4@{\"upper\":false}+grad",
     );
     let objects = got.objects();
-    assert_eq!((got.code, objects.len()), (Some(0), 8), "{}", got.err);
+    assert_eq!((got.code, objects.len()), (Some(0), 9), "{}", got.err);
     assert!(objects.iter().all(|o| o["live_bytes"] == 0 && o["ms"].as_f64().unwrap() > 0.0));
     assert!(objects[0]["arena_bytes"].as_u64().unwrap() > 0);
     assert_eq!(objects[0]["fingerprint"], objects[1]["fingerprint"]);

@@ -83,11 +83,12 @@ struct Axes {
         bool in = true;
         for (int d = (int)rank - 1; d >= 0; --d) {
             const Axis& a = axis[d];
-            const i64 x = (i64)(b % (unsigned)a.extent) + a.low;
-            b /= (unsigned)a.extent;
-            in = in && x >= 0 && x < a.source;
+            const unsigned next = b / (unsigned)a.extent;
+            const int x = (int)(b - next * (unsigned)a.extent) + (int)a.low;
+            in = in && (unsigned)x < (unsigned)a.source;
             at += x * stride;
             stride *= a.source;
+            b = next;
         }
         return in ? at : -1;
     }
@@ -128,6 +129,20 @@ __device__ __forceinline__ unsigned largest_of(const unsigned* x, i64 count, i64
     return __reduce_max_sync(~0u, largest);
 }
 
+// Sixteen numbers, `step` apart from `from` on, of which those from `low` on and before `high` are there; the others are 0.
+__device__ __forceinline__ void sixteen(Quad (&x)[4], const float* from, i64 step, int low, int high) {
+    if (low <= 0 && high >= 16 && step == 1 && (u64)from % 16 == 0) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float4 v = ((const float4*)from)[i];
+            x[i] = {v.x, v.y, v.z, v.w};
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < 16; ++i, from += step) x[i / 4].v[i % 4] = i >= low && i < high ? *from : 0.0f;
+    }
+}
+
 // Writes 16 bytes of each digit, `apart` bytes from one digit to the next.
 __device__ __forceinline__ void put(const Quad (&x)[4], float scale, unsigned char* to, i64 apart) {
     unsigned words[4][DIGITS];
@@ -163,6 +178,9 @@ __device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, c
     const i64 group = index / w.pitch, row = index % w.pitch;
     const float* from = w.w + group * w.by_group + row * w.by_row;
     const bool in = row < w.rows;
+    // Where the first taps are.
+    __shared__ unsigned places[64];
+    if (threadIdx.x < min(64u, (unsigned)s.taps)) places[threadIdx.x] = (unsigned)axes.weight(threadIdx.x);
     float m = 0.0f;
     // A row has fewer than 2^32 numbers.
     const unsigned plane = (unsigned)w.plane, numbers = in ? (unsigned)w.channels * plane : 0;
@@ -175,11 +193,11 @@ __device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, c
     for (unsigned word = threadIdx.x; word < (unsigned)s.blocks * (KB / 4); word += 256) {
         const unsigned tap = word * 4 / (unsigned)s.padded, channel = word * 4 % (unsigned)s.padded;
         Quad x = {};
-        if (in && tap < s.taps) {
-            const float* at = from + axes.weight(tap) + channel * w.by_channel;
+        if (in && tap < (unsigned)s.taps) {
+            const float* at = from + (tap < 64 ? places[tap] : axes.weight(tap)) + channel * w.by_channel;
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-                if (channel + i < w.channels) x.v[i] = at[i * w.by_channel];
+            for (int i = 0; i < 4; ++i, at += w.by_channel)
+                if (channel + i < (unsigned)w.channels) x.v[i] = *at;
         }
         unsigned digits[DIGITS];
         split(x, scale, digits);
@@ -207,23 +225,35 @@ ditto_conv_first(const __grid_constant__ Boxes s, const __grid_constant__ Kernel
     }
 }
 
+// The largest of `count` magnitudes, for all 256 threads of the block.
+__device__ __forceinline__ unsigned largest_of_block(const unsigned* x, unsigned count) {
+    __shared__ unsigned shared[8];
+    unsigned largest = 0;
+    for (unsigned i = threadIdx.x; i < count; i += 256) largest = max(largest, x[i]);
+    largest = __reduce_max_sync(~0u, largest);
+    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = largest;
+    __syncthreads();
+    return __reduce_max_sync(~0u, shared[threadIdx.x % 8]);
+}
+
 // A warp has 32 places of a box and 16 channels.
 extern "C" __global__ void __launch_bounds__(256) ditto_conv_boxes(const __grid_constant__ Boxes s, const __grid_constant__ Axes axes) {
     // There are fewer than 2^31 blocks of threads.
     const unsigned chunks = (unsigned)s.padded / 16, units = ((unsigned)s.box + 31) / 32 * chunks, each = (units + 7) / 8;
     const unsigned unit = blockIdx.x % each * 8 + threadIdx.x / 32;
     const i64 item = blockIdx.x / each;
-    const i64 channels = s.images.channels / s.groups, plane = s.images.plane;
-    const int e = exponent_of(largest_of(s.images.maxima + item * channels, channels, 1));
+    const unsigned channels = (unsigned)s.images.channels / (unsigned)s.groups;
+    const int e = exponent_of(largest_of_block(s.images.maxima + item * channels, channels));
     if (unit == 0 && threadIdx.x == 0) s.exponents[item] = e;
     if (unit >= units) return;
-    const i64 place = unit / chunks * 32 + threadIdx.x % 32, chunk = unit % chunks;
+    const unsigned column = unit / chunks, chunk = unit - column * chunks;
+    const i64 place = column * 32 + threadIdx.x % 32;
     if (place >= s.box) return;
     const i64 at = axes.source((unsigned)place);
-    const float* from = s.images.x + (item * channels + chunk * 16) * plane + at;
+    const int count = at >= 0 ? (int)(channels - chunk * 16) : 0;
+    const float* from = s.images.x + (item * channels + chunk * 16) * s.images.plane + at;
     Quad x[4];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = at >= 0 && chunk * 16 + i < channels ? from[i * plane] : 0.0f;
+    sixteen(x, from, s.images.plane, 0, count);
     put(x, scale_of(e), s.digits + (item * DIGITS * s.box + place) * s.padded + chunk * 16, s.box * s.padded);
 }
 
@@ -260,20 +290,6 @@ ditto_conv_grad_first(const __grid_constant__ Grad s, const __grid_constant__ Ax
     }
 }
 
-// Sixteen numbers, the i-th at from[i * step] if in(i); else 0. `all`: there are all.
-template <class In> __device__ __forceinline__ void sixteen(Quad (&x)[4], const float* from, i64 step, bool all, In in) {
-    if (all && step == 1 && (u64)from % 16 == 0) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float4 v = ((const float4*)from)[i];
-            x[i] = {v.x, v.y, v.z, v.w};
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = in(i) ? from[i * step] : 0.0f;
-    }
-}
-
 // Blocks: one for each run and row of the gradient, then one for each DITTO_LINES lines of the source, a channel of an image each. `inner`: the
 // innermost axis, of which `axes` has none.
 extern "C" __global__ void __launch_bounds__(128)
@@ -290,10 +306,9 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
         if (threadIdx.x == 0) s.g_exponents[blockIdx.x] = e;
         const unsigned of_image = (unsigned)s.lines * of_line;
         for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 128) {
-            const unsigned rest = q % of_image;
-            const i64 place = rest % of_line * 16, line = rest / of_line, of = q / of_image, left = in && of < count ? inner.positions - place : 0;
+            const unsigned of = q / of_image, rest = q - of * of_image, line = rest / of_line, place = (rest - line * of_line) * 16;
             const float* from = s.g.x + ((image + of) * s.g.channels + channel) * s.g.plane + line * inner.positions + place;
-            sixteen(x, from, 1, left >= 16, [&](int i) { return i < left; });
+            sixteen(x, from, 1, 0, in && of < count ? (int)inner.positions - (int)place : 0);
             unsigned char* to = s.g_digits + ((item * s.blocks + q / 4) * DIGITS * s.pitch + row) * KB + word_at(row, (int)(q % 4 * 4));
             put(x, scale_of(e), to, s.pitch * KB);
         }
@@ -307,14 +322,13 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
         const float* channel_at = s.source.x + line * s.source.plane;
         const unsigned boxes = (unsigned)s.box, units = boxes * (unsigned)inner.taps * of_line;
         for (unsigned unit = threadIdx.x % EACH; unit < units; unit += EACH) {
-            const unsigned rest = unit / of_line, box = rest % boxes;
-            const i64 tap = rest / boxes, place = unit % of_line * 16, left = inner.positions - place;
-            const i64 outer = axes.source(box), begin = place * inner.step + inner.first + tap * inner.tap_step;
-            const bool all = outer >= 0 && left >= 16 && begin >= 0 && begin + 15 * inner.step < inner.source;
-            sixteen(x, channel_at + outer * inner.source + begin, inner.step, all, [&](int i) {
-                const i64 at = begin + i * inner.step;
-                return outer >= 0 && i < left && at >= 0 && at < inner.source;
-            });
+            const unsigned rest = unit / of_line, tap = rest / boxes, box = rest - tap * boxes, place = (unit - rest * of_line) * 16;
+            const int step = (int)inner.step, begin = (int)place * step + (int)inner.first + (int)tap * (int)inner.tap_step;
+            const i64 outer = axes.source(box);
+            // Those in the image are a range, too.
+            const int source = (int)inner.source, before = (max(-begin, 0) + step - 1) / step, in = (max(source - begin, 0) + step - 1) / step;
+            const int there = outer >= 0 ? min((int)inner.positions - (int)place, in) : 0;
+            sixteen(x, channel_at + outer * inner.source + begin, step, before, there);
             const i64 size = s.box * s.width;
             put(x, scale_of(e), s.copies + (tap * s.images * s.source.channels + line) * DIGITS * size + box * s.width + place, size);
         }
@@ -415,17 +429,27 @@ struct Tile {
     template <int N> __device__ __forceinline__ void end(const Product& p, const Result& result, const int (&sums)[WEIGHTS][N], i64 row,
                                                          const float* scales, const i64* places) const {
         const int lane = threadIdx.x % 32, own = lane % 4 * 2;
+        // First the sums become numbers, which frees the registers for what the epilogue reads.
+        float y[2][N / 2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const i64 r = row + lane / 4 + h * 8;
-            if (r >= p.m) continue;
+            const i64 r = min(row + lane / 4 + h * 8, p.m - 1);
             const RowScale scale(p.ea[item * p.pitch + r]);
-            const i64 line = (DITTO_GRAD ? item * p.m + r : group * p.m + r) * p.plane;
             const float add = result.bias ? result.bias[group * p.m + r] : -0.0f;
-            constexpr int W = DITTO_VC ? 2 : 1, TOGETHER = DIGITS == 2 ? 4 : 2;
+#pragma unroll
+            for (int i = 0; i < N / 2; ++i) {
+                const int g = i / 2, e = i % 2;
+                y[h][i] = __fadd_rn(scale.finished(total(sums, g * 4 + h * 2 + e), scales[g * 8 + own + e]), add);
+            }
+        }
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const i64 r = row + lane / 4 + h * 8, line = (DITTO_GRAD ? item * p.m + r : group * p.m + r) * p.plane;
+            if (r >= p.m) continue;
+            // Loads of several groups are under way together.
+            constexpr int W = DITTO_VC ? 2 : 1, TOGETHER = 4;
 #pragma unroll
             for (int g0 = 0; g0 < N / 4; g0 += TOGETHER) {
-                // What the epilogue reads is on its way for several results at a time.
                 i64 place[TOGETHER][2 / W];
                 Extras<W> extras[TOGETHER][2 / W];
 #pragma unroll
@@ -441,13 +465,10 @@ struct Tile {
                 for (int g = 0; g < TOGETHER; ++g)
 #pragma unroll
                     for (int e = 0; e < 2 / W; ++e) {
-                        Vec<W> y;
+                        Vec<W> v;
 #pragma unroll
-                        for (int i = 0; i < W; ++i) {
-                            const Sum sum = total(sums, (g0 + g) * 4 + h * 2 + e + i);
-                            y.v[i] = __fadd_rn(scale.finished(sum, scales[(g0 + g) * 8 + own + e + i]), add);
-                        }
-                        result.put(y, line + place[g][e], extras[g][e], place[g][e] >= 0);
+                        for (int i = 0; i < W; ++i) v.v[i] = y[h][(g0 + g) * 2 + e + i];
+                        result.put(v, line + place[g][e], extras[g][e], place[g][e] >= 0);
                     }
             }
         }
@@ -476,6 +497,9 @@ struct Tile {
 // DITTO_WM and _WN are warp groups, each with 64 rows and ACROSS columns.
 constexpr int CONSUMERS = DITTO_WM * DITTO_WN, BM = 64 * DITTO_WM, BN = ACROSS * DITTO_WN, STAGES = DITTO_STAGES;
 constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
+// One warp group that multiplies has as many registers as it can use.
+#define FEWER_REGISTERS if (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;")
+#define MORE_REGISTERS if (CONSUMERS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;")
 // Columns that 128 threads copy at a time, and stages until a copy is waited for.
 constexpr int AT_ONCE = 32, PASSES = BN / AT_ONCE, LATER = 2;
 
@@ -502,7 +526,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
     __syncthreads();
     int stage = 0, turn = 0;
     if (group == 0) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        FEWER_REGISTERS;
         const int quarter = thread % 4, line = thread / 4;
         int phase = 1, due = 0, waiting = 0;
         // The copies of the stage that is due are there, for tensor cores too.
@@ -559,26 +583,26 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         for (; waiting > 0; --waiting) arrive();
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        const int mine = group - 1, down = mine % DITTO_WM * 64, across = mine / DITTO_WM * ACROSS;
+        MORE_REGISTERS;
+        const int mine = group - 1, down = mine % DITTO_WM * 64, across = mine / DITTO_WM * ACROSS, warp_row = down + thread / 32 * 16;
         const Result result = RESULT(out, bias);
-        int phase = 0, sums[WEIGHTS][ACROSS / 2];
+        int phase = 0;
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
             barrier_wait(full + stage, phase);
             const Tile tile = tiles[turn];
             const float* const scale = scales[turn] + across;
             const i64* const place = places[turn] + across;
             if (++turn > STAGES) turn = 0;
-            const i64 row = tile.row + down + thread / 32 * 16;
+            const i64 row = tile.row + warp_row;
             tile.expect<ACROSS / 2>(p, result, row, place);
-            int keep = 0, last = -1;
+            // What was in the registers is not needed any more.
+            int last = -1, sums[WEIGHTS][ACROSS / 2] = {};
             for (int block = 0; block < (int)tile.blocks; ++block) {
                 barrier_wait(full + stage, phase);
                 unsigned char* const from = ring + stage * STAGE;
-                multiply_stage(sums, from + down * KB, BM * KB, from + SIZE_A + across * KB, BN * KB, keep);
+                multiply_stage(sums, from + down * KB, BM * KB, from + SIZE_A + across * KB, BN * KB);
                 asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                 if (last >= 0 && thread == 0) barrier_arrive(empty + last);
-                keep = 1;
                 last = stage;
                 if (++stage == STAGES) stage = 0, phase ^= 1;
             }

@@ -31,8 +31,10 @@ const WARP_TERMS: usize = 4096;
 const THREADS: u32 = 256;
 const GRAD_THREADS: u32 = 128;
 
-/// Stages of shared memory in bytes, at most, of a block of threads that has a multiprocessor for itself.
+/// Stages of shared memory in bytes, at most, of a block of threads that has a multiprocessor for itself. A stage has digits, and the scale
+/// and the place of each column.
 const STAGES_BYTES: usize = 216 << 10;
+const COLUMN_BYTES: usize = 12;
 
 /// How the product is cut: parts of a tile, down and across, each with so many rows and columns, and what a tile takes on an H200.
 #[derive(Clone, Copy)]
@@ -69,12 +71,15 @@ impl Tile {
 
     /// With warp groups of 64 rows, by `wgmma`, and one more that copies.
     fn of_groups(digits: Digits, down: usize, across: usize) -> Tile {
-        let (width, block, ends) = match digits {
-            Digits::Two => (128, 1290.0, 5500.0),
-            Digits::Three => (96, 2010.0, 4800.0),
+        // A group that multiplies alone takes more than half as long as two, since the columns of a tile are copied for it alone.
+        let (width, block, ends) = match (digits, down * across) {
+            (Digits::Two, 1) => (128, 1100.0, 4500.0),
+            (Digits::Two, _) => (128, 1290.0, 5500.0),
+            (Digits::Three, 1) => (96, 1500.0, 4000.0),
+            (Digits::Three, _) => (96, 2010.0, 4800.0),
         };
         let [rows, columns] = [64 * down, width * across];
-        let stages = STAGES_BYTES / (digits.count() * (rows + columns) * BLOCK);
+        let stages = STAGES_BYTES / (digits.count() * (rows + columns) * BLOCK + columns * COLUMN_BYTES);
         Tile {
             hopper: true,
             parts: [down, across],
@@ -93,7 +98,7 @@ impl Tile {
         let [m, n] = sizes;
         let mut all = vec![if m <= 32 { Tile::of_warps(1, 4) } else { Tile::of_warps(2, 2) }];
         if gpu.hopper {
-            all.extend([Tile::of_groups(digits, 2, 1), Tile::of_groups(digits, 1, 2)]);
+            all.extend([(2, 1), (1, 2), (1, 1)].map(|(down, across)| Tile::of_groups(digits, down, across)));
         }
         let time = |tile: &Tile| {
             let waves = tile.count(m, n, items).div_ceil(tile.places(gpu.sm_count));

@@ -473,7 +473,7 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const int mine = group - 1, thread = threadIdx.x % 128;
-        int phase = 0, sums[WEIGHTS][BN / 2];
+        int phase = 0;
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
             barrier_wait(full + stage, phase);
             const Tile w = pieces[piece];
@@ -489,13 +489,13 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
                     if (thread < BN) column = p.column_scale(w.item, w.column + thread, chunk);
                 }
                 if (end == w.to) p.expect<BN / 2>(result, w.item, row, w.column);
-                int keep = 0, last = -1;
+                // A chunk has sums of its own: what was in the registers is not needed any more.
+                int last = -1, sums[WEIGHTS][BN / 2] = {};
                 for (; block < end; ++block) {
                     barrier_wait(full + stage, phase);
-                    multiply_stage(sums, ring + stage * STAGE + mine * 64 * KB, BM * KB, ring + stage * STAGE + SIZE_A, BN * KB, keep);
+                    multiply_stage(sums, ring + stage * STAGE + mine * 64 * KB, BM * KB, ring + stage * STAGE + SIZE_A, BN * KB);
                     asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                     if (last >= 0 && thread == 0) barrier_arrive(empty + last);
-                    keep = 1;
                     last = stage;
                     if (++stage == STAGES) stage = 0, phase ^= 1;
                 }

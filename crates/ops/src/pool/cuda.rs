@@ -20,6 +20,7 @@ const MAX_UNROLLED_CELLS: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum PoolKernel {
     Max,
+    First,
     MaxBwd,
     Pick,
     Avg { count_padding: bool },
@@ -34,6 +35,7 @@ impl PoolKernel {
     pub(super) fn op(self) -> &'static str {
         match self {
             PoolKernel::Max => "MAX",
+            PoolKernel::First => "MAX_FIRST",
             PoolKernel::MaxBwd => "MAX_BWD",
             PoolKernel::Pick => "MAX_PICK",
             PoolKernel::Avg { .. } => "AVG",
@@ -75,9 +77,26 @@ fn smooth_functions() -> String {
 }
 
 impl Planes {
-    /// The module of a kernel. Kernel size, stride, padding and dilation are constants of the text, so that loops over
+    /// The modules of a kernel.
+    pub(super) fn modules(&self, kernel: PoolKernel) -> Vec<Source> {
+        let first = (kernel == PoolKernel::MaxBwd).then_some(PoolKernel::First);
+        first.into_iter().chain([kernel]).map(|kernel| self.module(kernel)).collect()
+    }
+
+    /// Whether offsets in a plane need 64 bits.
+    fn is_wide(&self) -> bool {
+        self.input_len().max(self.output_len()) >= u32::MAX as usize
+    }
+
+    /// The words of workspace of a kernel: the gradient of maxima finds first where they are.
+    pub(super) fn cuda_workspace(&self, kernel: PoolKernel) -> usize {
+        let words = if self.is_wide() { 2 } else { 1 };
+        if kernel == PoolKernel::MaxBwd { self.count * self.output_len() * words } else { 0 }
+    }
+
+    /// The module of one launch. Kernel size, stride, padding and dilation are constants of the text, so that loops over
     /// windows unroll; sizes of planes are arguments.
-    pub(super) fn module(&self, kernel: PoolKernel) -> Source {
+    fn module(&self, kernel: PoolKernel) -> Source {
         let list = |v: &[usize], by: &str| v.iter().map(usize::to_string).collect::<Vec<_>>().join(by);
         let rank = self.rank();
         let windows = match &self.cells {
@@ -86,17 +105,20 @@ impl Planes {
                 .concat(),
             Cells::Adaptive => "_adaptive".into(),
         };
-        crate::module(format!("pool_{}_{rank}{windows}", kernel.name()), || {
+        let wide = self.is_wide();
+        let name = format!("pool_{}_{rank}{windows}{}", kernel.name(), if wide { "_wide" } else { "" });
+        crate::module(name, || {
             let (adaptive, padded, unroll) = match &self.cells {
                 Cells::Fixed(w) => (false, w.padding.iter().any(|&p| p > 0), w.cells() <= MAX_UNROLLED_CELLS),
                 Cells::Adaptive => (true, false, false),
             };
             let mut text = format!(
-                "#define OP OP_{}\n#define RANK {rank}\n#define ADAPTIVE {}\n#define PADDED {}\n#define UNROLL {}\n",
+                "#define OP OP_{}\n#define RANK {rank}\n#define ADAPTIVE {}\n#define PADDED {}\n#define UNROLL {}\n#define WIDE {}\n",
                 kernel.op(),
                 u8::from(adaptive),
                 u8::from(padded),
-                u8::from(unroll)
+                u8::from(unroll),
+                u8::from(wide)
             );
             if let Cells::Fixed(w) = &self.cells {
                 let lists = [
@@ -114,7 +136,7 @@ impl Planes {
                 PoolKernel::Smooth | PoolKernel::SmoothBwd | PoolKernel::SmoothSum => {
                     text += &smooth_functions()
                 }
-                PoolKernel::Max | PoolKernel::MaxBwd | PoolKernel::Pick => {}
+                PoolKernel::Max | PoolKernel::First | PoolKernel::MaxBwd | PoolKernel::Pick => {}
             }
             text + POOL_CU
         })
@@ -122,14 +144,32 @@ impl Planes {
 
     /// Queues the kernel.
     pub(super) fn run_cuda(&self, kernel: PoolKernel, scalar: f32, run: &CudaRun<'_>) -> Result<()> {
-        // The inputs are `x, y, dy`; averages and their gradients have only one.
+        let items = run.shape.numel();
+        // `x, y, dy` of the text.
         let ins = match *run.ins {
+            [x, y, dy] if kernel == PoolKernel::MaxBwd => {
+                let outputs = self.count * self.output_len();
+                self.launch(PoolKernel::First, run, outputs, run.workspace, [x, y, 0], 0.0)?;
+                [0, run.workspace, dy]
+            }
             [dy] if kernel.gathers() => [0, 0, dy],
             [x] => [x, 0, 0],
             [x, y, dy] => [x, y, dy],
             _ => [0; 3],
         };
-        let items = run.shape.numel();
+        self.launch(kernel, run, items, run.out, ins, scalar)
+    }
+
+    /// Queues one launch.
+    fn launch(
+        &self,
+        kernel: PoolKernel,
+        run: &CudaRun<'_>,
+        items: usize,
+        out: u64,
+        ins: [u64; 3],
+        scalar: f32,
+    ) -> Result<()> {
         if items == 0 {
             return Ok(());
         }
@@ -142,7 +182,7 @@ impl Planes {
             sizes[MAX_RANK + a] = self.output[a] as u32;
         }
         let mut args = Args::new();
-        args.ptr(run.out).ptr(ins[0]).ptr(ins[1]).ptr(ins[2]);
+        args.ptr(out).ptr(ins[0]).ptr(ins[1]).ptr(ins[2]);
         args.u64(items as u64).u64(self.input_len() as u64).u64(self.output_len() as u64);
         args.bytes(bytemuck::cast_slice(&sizes), 4).f32(scalar);
         run.cuda.launch(kernel, grid(run.cuda, items), 256, 0, &args)

@@ -42,7 +42,16 @@ macro_rules! pool_op {
 
             fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
                 let out = Op::shape(self, ins).map_or(ins[0].shape, |m| m.shape);
-                vec![self.planes(&ins[0].shape, &out).module(self.pool_kernel().0)]
+                self.planes(&ins[0].shape, &out).modules(self.pool_kernel().0)
+            }
+
+            fn workspace(&self, ins: &[Meta], device: &dittograd_device::Device) -> usize {
+                match Op::shape(self, ins) {
+                    Ok(out) if device.is_cuda() => {
+                        self.planes(&ins[0].shape, &out.shape).cuda_workspace(self.pool_kernel().0)
+                    }
+                    _ => 0,
+                }
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

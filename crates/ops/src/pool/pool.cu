@@ -13,6 +13,7 @@
 //   PADDED             1: some axis has padding, so cells may be outside the plane
 //   UNROLL             1: loops over a window unroll fully; 0: not at all
 //   COUNT_PADDING      averages: 1 if padding counts as cells
+//   WIDE               1: a plane has 2^32 - 1 cells or more
 // The smooth ops also need device functions, generated from the same formulas as the CPU's: `finite_shift`, `shifted_exp`,
 // `log_sum_exp` and `weighted_exp`.
 //
@@ -21,13 +22,14 @@
 
 //                          out                 x          y            dy                      scalar
 #define OP_MAX 1         // max of the window   input      -            -                       -
-#define OP_MAX_BWD 2     // gradient of input   input      maxima       gradient of maxima      -
-#define OP_MAX_PICK 3    // dy at the argmax    input      maxima       one element per cell    -
-#define OP_AVG 4         // mean                input      -            -                       1 / cells if COUNT_PADDING
-#define OP_AVG_BWD 5     // gradient of input   -          -            gradient of means       1 / cells if COUNT_PADDING
-#define OP_SMOOTH 6      // log-sum-exp         input      -            -                       beta
-#define OP_SMOOTH_BWD 7  // gradient of input   input      log-sum-exps gradient of them        beta
-#define OP_SMOOTH_SUM 8  // adjoint of the last input      log-sum-exps one element per cell    beta
+#define OP_MAX_FIRST 2   // where the max is    input      maxima       -                       -
+#define OP_MAX_BWD 3     // gradient of input   -          where it is  gradient of maxima      -
+#define OP_MAX_PICK 4    // dy at the max       input      maxima       one element per cell    -
+#define OP_AVG 5         // mean                input      -            -                       1 / cells if COUNT_PADDING
+#define OP_AVG_BWD 6     // gradient of input   -          -            gradient of means       1 / cells if COUNT_PADDING
+#define OP_SMOOTH 7      // log-sum-exp         input      -            -                       beta
+#define OP_SMOOTH_BWD 8  // gradient of input   input      log-sum-exps gradient of them        beta
+#define OP_SMOOTH_SUM 9  // adjoint of the last input      log-sum-exps one element per cell    beta
 
 // Whether an output element is an input cell that gathers from the windows that hold it.
 #define GATHERS (OP == OP_MAX_BWD || OP == OP_AVG_BWD || OP == OP_SMOOTH_BWD)
@@ -39,6 +41,14 @@
 #endif
 
 typedef unsigned long long u64;
+
+// Offsets in a plane.
+#if WIDE
+typedef u64 Offset;
+#else
+typedef unsigned Offset;
+#endif
+constexpr Offset NOWHERE = ~(Offset)0;
 
 // Sizes of a plane of the input and of the output.
 struct Sizes { unsigned in[10], out[10]; };  // the host's MAX_RANK
@@ -83,9 +93,9 @@ __device__ __forceinline__ void coordinates(u64& rest, const unsigned (&sizes)[1
 
 // Offset of a position inside its plane.
 template <int A = RANK - 1>
-__device__ __forceinline__ u64 offset(const Position& p, const unsigned (&sizes)[10]) {
+__device__ __forceinline__ Offset offset(const Position& p, const unsigned (&sizes)[10]) {
     if constexpr (A < 0) return 0;
-    else return offset<A - 1>(p, sizes) * sizes[A] + (u64)p.at[A];
+    else return offset<A - 1>(p, sizes) * sizes[A] + (Offset)p.at[A];
 }
 
 template <int A = RANK - 1>
@@ -126,26 +136,15 @@ __device__ __forceinline__ void each_cell(const PoolWindow& w, const Sizes& size
     }
 }
 
-// The offset of the first cell of a window that holds `value`, or ~0.
-__device__ __forceinline__ u64 first_cell(const PoolWindow& w, const Sizes& sizes, const float* plane, float value) {
-    u64 first = ~0ull;
+// The offset of the first cell of a window that holds `value`, or NOWHERE. No load waits for another.
+__device__ __forceinline__ Offset first_cell(const PoolWindow& w, const Sizes& sizes, const float* plane, float value) {
+    Offset first = NOWHERE;
     Position p;
-    each_cell(w, sizes, p, [&](bool real, u64 cell) {
-        if (first == ~0ull && real && same(plane[cell], value)) first = cell;
+    each_cell(w, sizes, p, [&](bool real, Offset cell) {
+        const float v = real ? plane[cell] : 0.0f;
+        if (real & same(v, value) & (first == NOWHERE)) first = cell;
     });
     return first;
-}
-
-// Whether a window holds `value` in a cell before `here`. No load waits for another.
-__device__ __forceinline__ bool holds_before(const PoolWindow& w, const Sizes& sizes, const float* plane, u64 here, float value) {
-    bool found = false;
-    Position p;
-    each_cell(w, sizes, p, [&](bool real, u64 cell) {
-        const bool before = real & (cell < here);
-        const float v = before ? plane[cell] : 0.0f;
-        found = found | (before & same(v, value));
-    });
-    return found;
 }
 
 // Calls f(o) for each output whose window holds cell c, in row-major order.
@@ -218,22 +217,16 @@ pool(float* __restrict__ out, const float* __restrict__ x, const float* __restri
         PoolWindow w;
 #if GATHERS
         coordinates(n, sizes.in, c);
-#if OP != OP_AVG_BWD
+#if OP == OP_SMOOTH_BWD
         const float mine = x[item];
-#endif
-#if OP == OP_MAX_BWD
-        const float* const plane = x + n * in_len;
-        const u64 here = item - n * in_len;
+#elif OP == OP_MAX_BWD
+        const Offset here = offset(c, sizes.in);
 #endif
         float sum = 0.0f;
         each_window(c, sizes, o, [&](const Position& o) {
             const u64 at = n * out_len + offset(o, sizes.out);
 #if OP == OP_MAX_BWD
-            const float best = y[at];
-            if (same(mine, best)) {
-                window_of(o, sizes, w);
-                if (!holds_before(w, sizes, plane, here, best)) sum = __fadd_rn(sum, dy[at]);
-            }
+            if (((const Offset*)y)[at] == here) sum = __fadd_rn(sum, dy[at]);
 #elif OP == OP_AVG_BWD
             window_of(o, sizes, w);
             sum = __fadd_rn(sum, __fmul_rn(dy[at], inverse_cells(w, sizes, scalar)));
@@ -248,31 +241,33 @@ pool(float* __restrict__ out, const float* __restrict__ x, const float* __restri
         const float* const plane = x + n * in_len;
 #if OP == OP_MAX
         float best = -__int_as_float(0x7f800000);
-        each_cell(w, sizes, c, [&](bool real, u64 cell) {
+        each_cell(w, sizes, c, [&](bool real, Offset cell) {
             if (real) {
                 const float v = plane[cell];
                 if (larger(v, best)) best = v;
             }
         });
         out[item] = best;
+#elif OP == OP_MAX_FIRST
+        ((Offset*)out)[item] = first_cell(w, sizes, plane, y[item]);
 #elif OP == OP_MAX_PICK
-        const u64 first = first_cell(w, sizes, plane, y[item]);
-        out[item] = first == ~0ull ? 0.0f : dy[n * in_len + first];
+        const Offset first = first_cell(w, sizes, plane, y[item]);
+        out[item] = first == NOWHERE ? 0.0f : dy[n * in_len + first];
 #elif OP == OP_AVG
         float sum = 0.0f;
-        each_cell(w, sizes, c, [&](bool real, u64 cell) {
+        each_cell(w, sizes, c, [&](bool real, Offset cell) {
             if (real) sum = __fadd_rn(sum, plane[cell]);
         });
         out[item] = __fmul_rn(sum, inverse_cells(w, sizes, scalar));
 #elif OP == OP_SMOOTH
         float m = -__int_as_float(0x7f800000);
-        each_cell(w, sizes, c, [&](bool real, u64 cell) {
+        each_cell(w, sizes, c, [&](bool real, Offset cell) {
             const float v = __fmul_rn(scalar, real ? plane[cell] : 0.0f);
             if (v > m) m = v;
         });
         m = finite_shift(m);
         float sum = 0.0f;
-        each_cell(w, sizes, c, [&](bool real, u64 cell) {
+        each_cell(w, sizes, c, [&](bool real, Offset cell) {
             sum = __fadd_rn(sum, shifted_exp(scalar, real ? plane[cell] : 0.0f, m));
         });
         out[item] = log_sum_exp(m, sum, scalar);
@@ -280,7 +275,7 @@ pool(float* __restrict__ out, const float* __restrict__ x, const float* __restri
         const float value = y[item];
         const float* const weights = dy + n * in_len;
         float sum = 0.0f;
-        each_cell(w, sizes, c, [&](bool real, u64 cell) {
+        each_cell(w, sizes, c, [&](bool real, Offset cell) {
             if (real) sum = __fadd_rn(sum, weighted_exp(scalar, plane[cell], value, weights[cell]));
         });
         out[item] = sum;

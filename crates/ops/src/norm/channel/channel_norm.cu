@@ -5,6 +5,7 @@
 //   BATCH              1: a group is one channel of all samples; 0: neighbouring channels of one sample
 //   SINGLE             1: S is 1
 //   AFFINE             0: none, 1: gain, 2: gain and shift
+//   WIDE               1: there are 2^32 elements or more
 //   BACKWARD           1: the gradient kernels
 // The column rule and the formulas come before this text too.
 
@@ -16,40 +17,44 @@ struct Factors { float whole, tail, group, eps; };
 // Of one chunk: sum of x, sum of squares about the chunk's mean, sum of dy, sum of dy (x - mean); its mean and length.
 struct Leaf { float a, q, b, p, m, len; };
 
-__device__ __forceinline__ Leaf leaf_at(const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, u64 piece, u64 k, const Shape& shape, const Factors& by) {
-    Leaf l;
-#if SINGLE
-    l.a = l.m = x[piece];
-    l.q = l.p = 0.0f;
-    l.len = 1.0f;
+// A chunk in memory: of which run, whether it is the run's last, and its sums as `leaves` has written them. A run of one element has no sums.
+struct Chunk {
+    u64 piece;
+    bool last;
 #ifdef BACKWARD
-    l.b = dy[piece];
+    float4 sums;
 #else
-    l.b = 0.0f;
+    float2 sums;
 #endif
-#else
-    const u64 leaf = piece * shape.chunks + k, left = shape.s - k * CHUNK;
+
+    __device__ __forceinline__ Leaf leaf(const Shape& shape, const Factors& by) const {
+        Leaf l;
+        l.a = sums.x;
+        l.q = SINGLE ? 0.0f : sums.y;
 #ifdef BACKWARD
-    const float4 of = reinterpret_cast<const float4*>(sums)[leaf];
-    l.a = of.x, l.q = of.y, l.b = of.z, l.p = of.w;
+        l.b = SINGLE ? sums.y : sums.z;
+        l.p = SINGLE ? 0.0f : sums.w;
 #else
-    const float2 of = reinterpret_cast<const float2*>(sums)[leaf];
-    l.a = of.x, l.q = of.y, l.b = l.p = 0.0f;
+        l.b = l.p = 0.0f;
 #endif
-    l.len = left < CHUNK ? (float)left : (float)CHUNK;
-    l.m = __fmul_rn(l.a, k + 1 == shape.chunks ? by.tail : by.whole);
+        l.len = SINGLE ? 1.0f : last ? (float)(unsigned)(shape.s - (shape.chunks - 1) * CHUNK) : (float)CHUNK;
+        l.m = SINGLE ? l.a : __fmul_rn(l.a, last ? by.tail : by.whole);
+        return l;
+    }
+};
+
+// Numbers and indices of elements. The division of 32 bits is many times shorter, and has no branch, so loads behind it need not wait.
+#if WIDE
+typedef u64 Count;
+#else
+typedef unsigned Count;
 #endif
-    return l;
-}
+__device__ __forceinline__ u64 divided(u64 x, u64 by) { return (Count)x / (Count)by; }
+__device__ __forceinline__ u64 remainder_of(u64 x, u64 by) { return (Count)x % (Count)by; }
 
-// Most counts have 32 bits, whose division is many times shorter.
-__device__ __forceinline__ u64 divided(u64 x, u64 by) { return (x | by) <= 0xffffffffull ? (unsigned)x / (unsigned)by : x / by; }
-__device__ __forceinline__ u64 remainder_of(u64 x, u64 by) { return (x | by) <= 0xffffffffull ? (unsigned)x % (unsigned)by : x % by; }
-
-// The i-th run of a group, the group of a run, and its channel.
-__device__ __forceinline__ u64 run_of(u64 group, u64 i, const Shape& shape) {
-    return BATCH ? i * shape.c + group : group * shape.runs + i;
-}
+// The first run of a group, how far its runs are apart, the group of a run, and its channel.
+__device__ __forceinline__ u64 first_run(u64 group, const Shape& shape) { return BATCH ? group : group * shape.runs; }
+__device__ __forceinline__ u64 between_runs(const Shape& shape) { return BATCH ? shape.c : 1; }
 
 __device__ __forceinline__ u64 group_of(u64 piece, const Shape& shape) {
     return BATCH ? remainder_of(piece, shape.c) : divided(piece, shape.runs);
@@ -57,13 +62,40 @@ __device__ __forceinline__ u64 group_of(u64 piece, const Shape& shape) {
 
 __device__ __forceinline__ u64 channel_of(u64 piece, u64 group, const Shape& shape) { return BATCH ? group : remainder_of(piece, shape.c); }
 
-// K sums over the chunks of a sequence of runs: f(run, chunk, v) has the terms of one.
-template <int K, class Run, class F>
-__device__ __forceinline__ void over_chunks(u64 runs, const Shape& shape, float (*part)[K][33], float (&total)[K], Run run, F f) {
-    column_sums<K>(SINGLE ? runs : runs * shape.chunks, part, total, [&](u64 l, float (&v)[K]) {
-        const u64 i = SINGLE || shape.chunks == 1 ? l : divided(l, shape.chunks);
-        f(run(i), SINGLE ? 0 : l - i * shape.chunks, v);
-    });
+// A chunk of runs that are `stride` apart.
+struct ChunkAt {
+    const float *sums, *x, *dy;
+    Count piece, k, chunks, stride;
+
+    __device__ __forceinline__ Chunk read() const {
+        Chunk c;
+        c.piece = piece;
+        c.last = k + 1 == chunks;
+#if !SINGLE
+        c.sums = reinterpret_cast<const decltype(c.sums)*>(sums)[piece * chunks + k];
+#elif defined(BACKWARD)
+        c.sums = {x[piece], dy[piece], 0.0f, 0.0f};
+#else
+        c.sums = {x[piece], 0.0f};
+#endif
+        return c;
+    }
+    __device__ __forceinline__ void next() {
+        const bool more = !SINGLE && k + 1 < chunks;
+        k = more ? k + 1 : 0;
+        piece += more ? 0 : stride;
+    }
+};
+
+// K sums over the chunks of some runs, `stride` apart from `first` on: f(chunk, v) has the terms of one.
+template <int K, class F>
+__device__ __forceinline__ void over_chunks(u64 first, u64 stride, u64 runs, const Shape& shape, const float* sums, const float* x,
+                                            const float* dy, float (*part)[K][33], float (&total)[K], F f) {
+    const auto start = [&](u64 l) {
+        const u64 i = SINGLE ? l : divided(l, shape.chunks);
+        return ChunkAt{sums, x, dy, (Count)(first + i * stride), (Count)(SINGLE ? 0 : l - i * shape.chunks), (Count)shape.chunks, (Count)stride};
+    };
+    column_sums<K>(SINGLE ? runs : runs * shape.chunks, part, total, start, f);
 }
 
 #if !SINGLE
@@ -90,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sum
     for (u64 base = blockIdx.x * (u64)(256 / LANES); base < shape.leaves; base += step) {
         const u64 leaf = base + threadIdx.x / LANES;
         const bool live = leaf < shape.leaves;
-        const u64 piece = shape.chunks == 1 ? leaf : divided(leaf, shape.chunks);
+        const u64 piece = divided(leaf, shape.chunks);
         const u64 k = leaf - piece * shape.chunks;
         const u64 left = shape.s - k * CHUNK;
         const unsigned len = !live ? 0 : left < CHUNK ? (unsigned)left : CHUNK;
@@ -138,20 +170,17 @@ extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sum
 
 #ifndef BACKWARD
 
-extern "C" __global__ void groups(float* __restrict__ first, float* __restrict__ second, const float* __restrict__ sums, const float* __restrict__ x, int raw, Shape shape, Factors by) {
+extern "C" __global__ void __launch_bounds__(512) groups(float* __restrict__ first, float* __restrict__ second, const float* __restrict__ sums, const float* __restrict__ x, int raw, Shape shape, Factors by) {
     __shared__ float part[ROWS][1][33];
-    const float* const dy = nullptr;
     EACH_TILE(shape.groups) {
         const u64 wanted = tile * 32 + threadIdx.x % 32;
         const u64 group = wanted < shape.groups ? wanted : shape.groups - 1;
-        const auto run = [&](u64 i) { return run_of(group, i, shape); };
+        const u64 run = first_run(group, shape), stride = between_runs(shape);
         float of[1];
-        over_chunks<1>(shape.runs, shape, part, of, run, [&](u64 piece, u64 k, float (&v)[1]) {
-            v[0] = leaf_at(sums, x, dy, piece, k, shape, by).a;
-        });
+        over_chunks<1>(run, stride, shape.runs, shape, sums, x, nullptr, part, of, [&](const Chunk& c, float (&v)[1]) { v[0] = c.sums.x; });
         const float mean = __fmul_rn(of[0], by.group);
-        over_chunks<1>(shape.runs, shape, part, of, run, [&](u64 piece, u64 k, float (&v)[1]) {
-            const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by);
+        over_chunks<1>(run, stride, shape.runs, shape, sums, x, nullptr, part, of, [&](const Chunk& c, float (&v)[1]) {
+            const Leaf l = c.leaf(shape, by);
             v[0] = about_mean(l.q, l.len, l.m, mean);
         });
         const float var = __fmul_rn(of[0], by.group);
@@ -199,47 +228,64 @@ __device__ __forceinline__ float gained(float h, const float* __restrict__ gamma
 #endif
 }
 
-// Per group: mean, 1 / std, mean of h and mean of h x^.
-extern "C" __global__ void group_gradients(float* __restrict__ stats, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, Shape shape, Factors by) {
+// Gradients of gain and shift of channel c: moments(chunk) is mean and 1 / std of a chunk's group.
+template <class Moments>
+__device__ __forceinline__ void channel_sums(u64 c, const Shape& shape, const Factors& by, const float* sums, const float* x, const float* dy,
+                                             float (*part)[2][33], float (&of)[2], Moments moments) {
+    over_chunks<2>(c, shape.c, shape.n, shape, sums, x, dy, part, of, [&](const Chunk& chunk, float (&v)[2]) {
+        const Leaf l = chunk.leaf(shape, by);
+        const float2 m = moments(chunk);
+        v[0] = __fmul_rn(moment_about_mean(l.p, l.m, m.x, l.b), m.y);
+        v[1] = l.b;
+    });
+}
+
+// Per group: mean, 1 / std, mean of h and mean of h x^. If a group is a channel also its gradients of gain and shift, where they are wanted.
+extern "C" __global__ void __launch_bounds__(512) group_gradients(float* __restrict__ stats, float* __restrict__ dgamma, float* __restrict__ dbeta, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, Shape shape, Factors by) {
     __shared__ float part[ROWS][2][33];
     EACH_TILE(shape.groups) {
         const u64 wanted = tile * 32 + threadIdx.x % 32;
         const u64 group = wanted < shape.groups ? wanted : shape.groups - 1;
-        const auto run = [&](u64 i) { return run_of(group, i, shape); };
+        const u64 run = first_run(group, shape), stride = between_runs(shape);
         float of[2];
-        over_chunks<2>(shape.runs, shape, part, of, run, [&](u64 piece, u64 k, float (&v)[2]) {
-            const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by);
+        over_chunks<2>(run, stride, shape.runs, shape, sums, x, dy, part, of, [&](const Chunk& c, float (&v)[2]) {
+            const Leaf l = c.leaf(shape, by);
             v[0] = l.a;
-            v[1] = gained(l.b, gamma, channel_of(piece, group, shape));
+            v[1] = gained(l.b, gamma, channel_of(c.piece, group, shape));
         });
         const float mean = __fmul_rn(of[0], by.group), sum = of[1];
-        over_chunks<2>(shape.runs, shape, part, of, run, [&](u64 piece, u64 k, float (&v)[2]) {
-            const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by);
+        over_chunks<2>(run, stride, shape.runs, shape, sums, x, dy, part, of, [&](const Chunk& c, float (&v)[2]) {
+            const Leaf l = c.leaf(shape, by);
             v[0] = about_mean(l.q, l.len, l.m, mean);
-            v[1] = gained(moment_about_mean(l.p, l.m, mean, l.b), gamma, channel_of(piece, group, shape));
+            v[1] = gained(moment_about_mean(l.p, l.m, mean, l.b), gamma, channel_of(c.piece, group, shape));
         });
         const float r = inverse_std(__fmul_rn(of[0], by.group), by.eps), moment = of[1];
-        if (threadIdx.x < 32 && wanted < shape.groups) {
+        const bool writes = threadIdx.x < 32 && wanted < shape.groups;
+        if (writes) {
             *reinterpret_cast<float4*>(stats + 4 * group) =
                 make_float4(mean, r, __fmul_rn(sum, by.group), __fmul_rn(__fmul_rn(moment, r), by.group));
+        }
+        if (BATCH && dgamma) {
+            channel_sums(group, shape, by, sums, x, dy, part, of, [&](const Chunk&) { return make_float2(mean, r); });
+            if (writes) {
+                dgamma[group] = of[0];
+                if (dbeta) dbeta[group] = of[1];
+            }
         }
     }
 }
 
+#if !BATCH
+
 // Gradients of gain and shift. A block takes 32 channels, one per lane.
-extern "C" __global__ void channel_gradients(float* __restrict__ dgamma, float* __restrict__ dbeta, const float* __restrict__ stats, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
+extern "C" __global__ void __launch_bounds__(512) channel_gradients(float* __restrict__ dgamma, float* __restrict__ dbeta, const float* __restrict__ stats, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
     __shared__ float part[ROWS][2][33];
     EACH_TILE(shape.c) {
         const u64 wanted = tile * 32 + threadIdx.x % 32;
         const u64 c = wanted < shape.c ? wanted : shape.c - 1;
-        const auto run = [&](u64 n) { return n * shape.c + c; };
-        // The gradients of gain and shift.
         float of[2];
-        over_chunks<2>(shape.n, shape, part, of, run, [&](u64 piece, u64 k, float (&v)[2]) {
-            const Leaf l = leaf_at(sums, x, dy, piece, k, shape, by);
-            const float* const moments = stats + 4 * group_of(piece, shape);
-            v[0] = __fmul_rn(moment_about_mean(l.p, l.m, moments[0], l.b), moments[1]);
-            v[1] = l.b;
+        channel_sums(c, shape, by, sums, x, dy, part, of, [&](const Chunk& chunk) {
+            return *reinterpret_cast<const float2*>(stats + 4 * group_of(chunk.piece, shape));
         });
         if (threadIdx.x < 32 && wanted < shape.c) {
             dgamma[c] = of[0];
@@ -247,6 +293,8 @@ extern "C" __global__ void channel_gradients(float* __restrict__ dgamma, float* 
         }
     }
 }
+
+#endif
 
 // Gradient of x. 8 bytes read and 4 written per element.
 extern "C" __global__ void __launch_bounds__(256) gradients(float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, const float* __restrict__ stats, Shape shape, Factors by) {

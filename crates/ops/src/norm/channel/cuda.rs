@@ -22,8 +22,9 @@ impl Channels {
         let per_lane = per_lane(run);
         let vector = if self.s.is_multiple_of(4) && self.s > 0 { 4 } else { 1 };
         let (batch, single) = (u8::from(self.groups.is_none()), u8::from(self.s == 1));
+        let wide = u8::from(self.pieces() * self.s > u32::MAX as usize);
         let mut head = format!(
-            "#define CHUNK {CHUNK}\n#define ROWS {ROWS}\n#define LANES {lanes}\n#define PER_LANE {per_lane}\n#define VECTOR {vector}\n#define BATCH {batch}\n#define SINGLE {single}\n#define AFFINE {affine}\n"
+            "#define CHUNK {CHUNK}\n#define ROWS {ROWS}\n#define LANES {lanes}\n#define PER_LANE {per_lane}\n#define VECTOR {vector}\n#define BATCH {batch}\n#define SINGLE {single}\n#define WIDE {wide}\n#define AFFINE {affine}\n"
         );
         if backward {
             head.push_str("#define BACKWARD\n");
@@ -34,10 +35,11 @@ impl Channels {
             device_function("about_mean", &about) + &device_function("moment_about_mean", &moment)
         };
         let name = format!(
-            "channel_norm_{}_l{lanes}p{per_lane}v{vector}a{affine}{}{}",
+            "channel_norm_{}_l{lanes}p{per_lane}v{vector}a{affine}{}{}{}",
             if backward { "bwd" } else { "fwd" },
             if batch == 1 { "b" } else { "g" },
-            if single == 1 { "1" } else { "" }
+            if single == 1 { "1" } else { "" },
+            if wide == 1 { "w" } else { "" }
         );
         crate::module(name, || head + COLUMN_SUM + &formulas() + &traced() + CHANNEL_CU)
     }
@@ -91,9 +93,9 @@ impl Channels {
         [count.div_ceil(32).min(1 << 20) as u32, 1, 1]
     }
 
-    /// Threads of such a block: one warp per chain of chunks.
+    /// Threads of such a block: one warp per chain of chunks, at most as many as the text says.
     pub(super) fn threads(&self, runs: usize) -> u32 {
-        (runs * self.chunks()).div_ceil(ROWS).clamp(1, 32) as u32 * 32
+        (runs * self.chunks()).div_ceil(ROWS).clamp(1, 16) as u32 * 32
     }
 
     pub(super) fn cuda_moments(&self, run: &CudaRun<'_>) -> Result<()> {
@@ -140,10 +142,14 @@ impl Channels {
             let blocks = (self.leaves() * lanes).div_ceil(256).min(MAX_BLOCKS);
             run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
         }
+        let (starts, _) = layout::packed(parts);
+        let part = |i: usize| starts.get(i).map_or(0, |s| run.out + *s as u64 * 4);
+        let is_batch = self.groups.is_none();
         if self.group_count() > 0 {
             let kernel = run.cuda.kernel(&module.0, module.1, "group_gradients")?;
             let mut args = Args::new();
-            args.ptr(stats).ptr(sums).ptr(x).ptr(gamma).ptr(dy);
+            let [gain, shift] = if is_batch { [part(1), part(2)] } else { [0; 2] };
+            args.ptr(stats).ptr(gain).ptr(shift).ptr(sums).ptr(x).ptr(gamma).ptr(dy);
             self.layout_args(&mut args);
             let threads = self.threads(self.group_runs());
             run.cuda.launch(kernel, self.tiles(self.group_count()), threads, 0, &args)?;
@@ -155,12 +161,10 @@ impl Channels {
             self.layout_args(&mut args);
             run.cuda.launch(kernel, self.elements_grid(run), 256, 0, &args)?;
         }
-        if parts.len() > 1 && self.c > 0 {
-            let (starts, _) = layout::packed(parts);
+        if !is_batch && parts.len() > 1 && self.c > 0 {
             let kernel = run.cuda.kernel(&module.0, module.1, "channel_gradients")?;
             let mut args = Args::new();
-            let beta = starts.get(2).map_or(0, |s| run.out + *s as u64 * 4);
-            args.ptr(run.out + starts[1] as u64 * 4).ptr(beta).ptr(stats).ptr(sums).ptr(x).ptr(dy);
+            args.ptr(part(1)).ptr(part(2)).ptr(stats).ptr(sums).ptr(x).ptr(dy);
             self.layout_args(&mut args);
             run.cuda.launch(kernel, self.tiles(self.c), self.threads(self.n), 0, &args)?;
         }

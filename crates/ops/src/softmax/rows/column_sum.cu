@@ -3,10 +3,12 @@
 
 typedef unsigned long long u64;
 
-// The column rule for 32 columns side by side, a lane each: K sums at a time, of which a column's l-th elements are f(l, v). Warp y
-// chains ROWS elements from ROWS y on, then every warp chains the warps' results, so that all warps know the sums.
-template <int K, class F>
-__device__ __forceinline__ void column_sums(u64 count, float (*part)[K][33], float (&total)[K], F f) {
+// The column rule for 32 columns side by side, a lane each: K sums at a time. start(l) is the l-th elements of a column, from which next()
+// goes on; f(read(), v) has them, and several are read before the first is added. Warp y chains ROWS elements from ROWS y on, then every warp chains the
+// warps' results, so that all warps know the sums.
+template <int K, class Start, class F>
+__device__ __forceinline__ void column_sums(u64 count, float (*part)[K][33], float (&total)[K], Start start, F f) {
+    constexpr unsigned TOGETHER = 8;
     const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32, warps = blockDim.x / 32;
     float level[4][K] = {};
     unsigned in[4] = {0, 0, 0, 0};
@@ -14,12 +16,22 @@ __device__ __forceinline__ void column_sums(u64 count, float (*part)[K][33], flo
         const unsigned n = count - first < ROWS * ROWS ? (unsigned)(count - first) : ROWS * ROWS;
         for (unsigned c = y; c * ROWS < n; c += warps) {
             const unsigned len = n - c * ROWS < ROWS ? n - c * ROWS : ROWS;
-            float s[K] = {}, v[K];
-            #pragma unroll 8
-            for (unsigned r = 0; r < len; ++r) {
-                f(first + c * ROWS + r, v);
+            float s[K] = {};
+            auto at = start(first + c * ROWS);
+            for (unsigned r = 0; r < len; r += TOGETHER) {
+                decltype(at.read()) read[TOGETHER];
                 #pragma unroll
-                for (int k = 0; k < K; ++k) s[k] = __fadd_rn(s[k], v[k]);
+                for (unsigned i = 0; i < TOGETHER; ++i) {
+                    read[i] = at.read();
+                    if (r + i + 1 < len) at.next();
+                }
+                #pragma unroll
+                for (unsigned i = 0; i < TOGETHER; ++i) {
+                    float v[K];
+                    f(read[i], v);
+                    #pragma unroll
+                    for (int k = 0; k < K; ++k) s[k] = r + i < len ? __fadd_rn(s[k], v[k]) : s[k];
+                }
             }
             #pragma unroll
             for (int k = 0; k < K; ++k) part[c][k][x] = s[k];
@@ -66,9 +78,16 @@ __device__ __forceinline__ void column_sums(u64 count, float (*part)[K][33], flo
 }
 
 // One sum, of f(l).
+template <class F> struct Element {
+    const F& f;
+    u64 l;
+    __device__ __forceinline__ float read() const { return f(l); }
+    __device__ __forceinline__ void next() { ++l; }
+};
 template <class F>
 __device__ __forceinline__ float column_sum(u64 count, float (*part)[33], F f) {
     float total[1];
-    column_sums<1>(count, reinterpret_cast<float (*)[1][33]>(part), total, [&](u64 l, float (&v)[1]) { v[0] = f(l); });
+    column_sums<1>(count, reinterpret_cast<float (*)[1][33]>(part), total, [&](u64 l) { return Element<F>{f, l}; },
+                   [](float of, float (&v)[1]) { v[0] = of; });
     return total[0];
 }
