@@ -10,6 +10,7 @@
 mod diagnose;
 mod evaluate;
 mod folder;
+mod paranoid;
 mod record;
 mod step;
 mod verify;
@@ -18,6 +19,7 @@ pub use evaluate::{Evaluation, Scores};
 #[doc(hidden)]
 pub use folder::OF_THE_MACHINE;
 pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder, kept, measurements};
+pub use paranoid::Fault;
 pub use record::{RECORD, Record, RecordEnd, RecordHead, Segment, SigningKey, StateHash};
 pub use verify::{Difference, Verified};
 
@@ -33,6 +35,7 @@ use crate::params::Params;
 use crate::session::Var;
 use crate::shape::Shape;
 use crate::tensor::AnyTensor;
+use paranoid::Paranoid;
 use record::{Entry, Start};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -81,6 +84,18 @@ pub enum Event<'e> {
         /// Whether it is the best so far.
         is_best: bool,
     },
+    /// The gradients of the last step were [measured](Trainer::gradient_norms).
+    GradientNorms {
+        /// Steps done.
+        step: u64,
+        /// The norm of the gradient of each parameter, by its name.
+        norms: &'e [(String, f32)],
+    },
+    /// A [check](Trainer::paranoid) has found a fault of the hardware. The step is repeated.
+    Fault {
+        /// What it has found.
+        fault: &'e Fault,
+    },
 }
 
 /// Receives events.
@@ -127,6 +142,8 @@ pub struct Outcome {
     pub progress: Progress,
     /// Where the time went.
     pub times: Times,
+    /// Faults of the hardware that were found, and repaired.
+    pub faults: u64,
     /// Bytes of the optimizer's state that this process holds.
     pub optimizer_bytes: usize,
     /// The folder of the run, still locked, for further files.
@@ -173,6 +190,8 @@ pub struct Trainer<'a> {
     shards: usize,
     world: Option<World>,
     verify_every: Option<u64>,
+    paranoid: Option<u64>,
+    has_norms: bool,
     is_eager: bool,
     evaluation: Option<(u64, Evaluation<'a>)>,
     patience: Option<u64>,
@@ -206,6 +225,8 @@ impl<'a> Trainer<'a> {
             shards: 1,
             world: None,
             verify_every: None,
+            paranoid: None,
+            has_norms: false,
             is_eager: false,
             evaluation: None,
             patience: None,
@@ -252,6 +273,24 @@ impl<'a> Trainer<'a> {
     /// that names it.
     pub fn verify_every(mut self, steps: u64) -> Trainer<'a> {
         self.verify_every = Some(steps);
+        self
+    }
+
+    /// Looks for faults of the hardware: computes every `steps`-th step twice, compiled and op by op, and compares loss, parameters, optimizer
+    /// and random counter. If a bit differs, that is [reported](Event::Fault), and the step is repeated from a copy of the state until both agree, so
+    /// that the run ends where it would have ended. With 1 it also compares the state before a step with that after the step before. A step that
+    /// differs three times, or ten faults in a run, are an [error](ErrorKind::Hardware).
+    ///
+    /// Such a step takes the time of both ways, and the run the memory of two more copies of parameters and optimizer. It is for one process.
+    pub fn paranoid(mut self, steps: u64) -> Trainer<'a> {
+        self.paranoid = Some(steps);
+        self
+    }
+
+    /// Measures the gradients whenever the loss is read: the L2 norm of that of each parameter, before gradients are clipped, is
+    /// [reported](Event::GradientNorms) and goes to the measurements in the folder. The bits of the run are the same.
+    pub fn gradient_norms(mut self) -> Trainer<'a> {
+        self.has_norms = true;
         self
     }
 
@@ -345,10 +384,14 @@ impl<'a> Trainer<'a> {
             ("save_every", self.save_every),
             ("record_every", self.record_every),
             ("verify_every", self.verify_every),
+            ("paranoid", self.paranoid),
         ] {
             if n == Some(0) {
                 return wrong(name, "got 0, use 1 or more".into());
             }
+        }
+        if self.paranoid.is_some() && self.world.as_ref().is_some_and(|w| w.size() > 1) {
+            return wrong("paranoid", "is for one process; verify_every compares those of many".into());
         }
         if self.patience.is_some() && self.evaluation.is_none() {
             return wrong("patience", "there is no evaluation to be patient with; add one".into());
@@ -390,6 +433,7 @@ impl<'a> Trainer<'a> {
         states: &'a BTreeMap<u64, (String, StateHash)>,
     ) -> Result<Verified> {
         (self.steps, self.folder, self.patience) = (to, None, None);
+        (self.paranoid, self.has_norms) = (None, false);
         let (run, _, first) = self.train(Some(Checker::new(record, states)))?;
         run.verified(first)
     }
@@ -419,8 +463,13 @@ impl<'a> Trainer<'a> {
         let (seed, is_eager, shards) = (self.seed, self.is_eager, self.shards);
         let records = checker.is_some() || self.records && self.folder.is_some();
         let kept_losses = records.then_some(KEPT_LOSSES);
-        let how = How { seed, is_eager, shards, world: world.clone(), kept_losses };
-        let mut stepper = Stepper::new(self.params, self.optimizer, self.loss.clone(), how)?;
+        let has_norms = self.has_norms;
+        let how = How { seed, is_eager, shards, world: world.clone(), kept_losses, has_norms };
+        let mut stepper = Stepper::new(self.params, self.optimizer, self.loss.clone(), how.clone())?;
+        let paranoid = match self.paranoid {
+            Some(every) => Some(Paranoid::new(every, self.params, &stepper, self.loss.clone(), how)?),
+            None => None,
+        };
         if let Some(from) = &from {
             stepper.restore(self.params, from)?;
         }
@@ -444,6 +493,8 @@ impl<'a> Trainer<'a> {
             world,
             shards,
             verify_every: self.verify_every,
+            paranoid,
+            has_norms,
             stepper,
             evaluation,
             folder: self.folder,
@@ -612,6 +663,9 @@ struct Run<'a> {
     world: Option<World>,
     shards: usize,
     verify_every: Option<u64>,
+    /// Computes steps twice.
+    paranoid: Option<Paranoid<'a>>,
+    has_norms: bool,
     stepper: Stepper<'a>,
     evaluation: Option<(u64, Evaluation<'a>)>,
     folder: Option<RunFolder>,
@@ -640,7 +694,7 @@ struct Run<'a> {
     times: Times,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
     /// Whether one of the processes was asked to stop.
     #[track_caller]
     fn is_stopped(&self, here: bool) -> Result<bool> {
@@ -693,6 +747,9 @@ impl Run<'_> {
     /// The hash of the current state. All processes call it.
     #[track_caller]
     fn state_hash(&self) -> Result<StateHash> {
+        if let Some(hash) = self.paranoid.as_ref().and_then(|check| check.agreed_at(self.step)) {
+            return Ok(hash.clone());
+        }
         let calls = self.stepper.random_calls();
         if self.world.is_none() {
             return StateHash::current(self.params, self.stepper.optimizer(), calls);
@@ -761,7 +818,14 @@ impl Run<'_> {
         let is_told =
             self.step == 0 || next.is_multiple_of(every) || next == self.steps || self.is_evaluated_at(next);
         let lr = self.stepper.optimizer().lr();
-        let losses = self.stepper.step(self.params, batch, is_told || is_hashed || is_full)?;
+        let losses = match self.paranoid.take_if(|check| check.checks(next)) {
+            Some(mut check) => {
+                let losses = self.step_twice(&mut check, batch);
+                self.paranoid = Some(check);
+                Some(losses?)
+            }
+            None => self.stepper.step(self.params, batch, is_told || is_hashed || is_full)?,
+        };
         let random = self.stepper.random_calls();
         if let Some(recorded) = &mut self.recorded {
             recorded.waiting.push_back((next, hash, random));
@@ -789,16 +853,30 @@ impl Run<'_> {
             return Ok(Some(loss));
         }
         let start = Instant::now();
+        let norms = if self.has_norms { self.stepper.gradient_norms()? } else { Vec::new() };
         if let Some(folder) = &mut self.folder {
             let seconds = self.times.first_step + self.times.steps;
             let (seconds, peak) = (seconds.as_secs_f64(), self.device.memory().peak);
-            folder.record(
-                json!({"step": next, "loss": loss, "lr": lr, "seconds": seconds, "peak_bytes": peak}),
-            )?;
+            let mut line =
+                json!({"step": next, "loss": loss, "lr": lr, "seconds": seconds, "peak_bytes": peak});
+            norms.iter().for_each(|(name, norm)| line[format!("grad_norm/{name}")] = json!(norm));
+            folder.record(line)?;
         }
         self.times.files += start.elapsed();
         (self.observe)(&Event::Loss { step: next, loss, lr })?;
+        if self.has_norms {
+            (self.observe)(&Event::GradientNorms { step: next, norms: &norms })?;
+        }
         Ok(None)
+    }
+
+    /// Notes a fault of the hardware, and reports it.
+    #[track_caller]
+    fn tell_fault(&mut self, fault: &Fault) -> Result<()> {
+        if let Some(folder) = &mut self.folder {
+            folder.fault(fault.step, &fault.to_string())?;
+        }
+        (self.observe)(&Event::Fault { fault })
     }
 
     /// The scores of the current model.
@@ -954,6 +1032,7 @@ impl Run<'_> {
             scores: self.scores,
             progress: self.progress,
             times: self.times,
+            faults: self.paranoid.as_ref().map_or(0, |check| check.faults),
             optimizer_bytes: self.stepper.optimizer().state_bytes(),
             folder: self.folder,
         })

@@ -1,10 +1,11 @@
 //! Training steps, eager or compiled, with the same bits.
 
-use crate::device::Buffer;
+use crate::device::{AnyBuffer, Buffer};
 use crate::error::Result;
 use crate::graph::TrainStep;
+use crate::io::checkpoint::OPTIMIZER;
 use crate::io::{Checkpoint, RandomState};
-use crate::optim::Optimizer;
+use crate::optim::{KeptState, Optimizer};
 use crate::parallel::World;
 use crate::params::Params;
 use crate::tensor::AnyTensor;
@@ -22,6 +23,7 @@ pub(super) enum Stepper<'a> {
 }
 
 /// What a run computes in, besides its model.
+#[derive(Clone)]
 pub(super) struct How {
     pub seed: u64,
     pub is_eager: bool,
@@ -29,6 +31,8 @@ pub(super) struct How {
     pub world: Option<World>,
     /// Losses that are kept until they are read; without it only the last one is.
     pub kept_losses: Option<usize>,
+    /// Whether norms of gradients are read.
+    pub has_norms: bool,
 }
 
 impl<'a> Stepper<'a> {
@@ -40,7 +44,10 @@ impl<'a> Stepper<'a> {
         how: How,
     ) -> Result<Stepper<'a>> {
         if how.is_eager {
-            let step = EagerShards::new(params, optimizer, how.seed, how.shards, how.world)?;
+            let mut step = EagerShards::new(params, optimizer, how.seed, how.shards, how.world)?;
+            if how.has_norms {
+                step.keep_gradient_norms();
+            }
             let losses = how.kept_losses.map(|_| Vec::new());
             return Ok(Stepper::Eager { step: Box::new(step), loss, losses });
         }
@@ -51,6 +58,9 @@ impl<'a> Stepper<'a> {
         }
         if let Some(most) = how.kept_losses {
             step = step.keep_losses(most);
+        }
+        if how.has_norms {
+            step = step.with_gradient_norms();
         }
         Ok(Stepper::Compiled { step: Box::new(step), keeps_losses: how.kept_losses.is_some() })
     }
@@ -113,6 +123,34 @@ impl<'a> Stepper<'a> {
         match self {
             Stepper::Eager { losses, .. } => Ok(losses.as_mut().map(std::mem::take).unwrap_or_default()),
             Stepper::Compiled { step, .. } => step.losses(),
+        }
+    }
+
+    /// The norm of the gradient of each parameter in the last step. Waits for the device.
+    #[track_caller]
+    pub(super) fn gradient_norms(&self) -> Result<Vec<(String, f32)>> {
+        match self {
+            Stepper::Eager { step, .. } => step.gradient_norms(),
+            Stepper::Compiled { step, .. } => step.gradient_norms(),
+        }
+    }
+
+    /// The tensor of the optimizer's state that has this name in a checkpoint.
+    pub(super) fn state_named(&self, name: &str) -> Option<AnyBuffer> {
+        let name = name.strip_prefix(OPTIMIZER)?;
+        let is_it = |param: &str, state: &str| {
+            name.strip_prefix(param).and_then(|rest| rest.strip_prefix('.')) == Some(state)
+        };
+        let mut states = self.optimizer().states();
+        states.find(|(param, state, _)| is_it(param, state)).map(|(.., value)| value.clone())
+    }
+
+    /// Goes back to a state that was kept of this optimizer or a twin. The caller puts the parameters back.
+    #[track_caller]
+    pub(super) fn go_back(&mut self, params: &Params, kept: &KeptState, random_calls: u64) -> Result<()> {
+        match self {
+            Stepper::Eager { step, .. } => step.go_back(params, kept, random_calls),
+            Stepper::Compiled { step, .. } => step.go_back(params, kept, random_calls),
         }
     }
 

@@ -4,10 +4,10 @@ use super::shards::ShardProgram;
 use super::traced::{KEPT, say_if_many};
 use crate::effect::{self, EffectOf, When};
 use crate::graph::{Compiled, Graph, Passes, Plan, Source};
-use crate::optim::{Optimizer, OptimizerState};
+use crate::optim::{KeptState, Optimizer, OptimizerState};
 use crate::params::{Param, Params, Traits};
 use crate::session::{Session, Var, with_inputs};
-use crate::sharded::{Carried, Shards, of_a_shard};
+use crate::sharded::{Carried, Shards, norms, of_a_shard};
 use dittograd_comm::World;
 use dittograd_device::{AnyBuffer, Buffer, DType, Device, Meta};
 use dittograd_numerics::environment;
@@ -89,6 +89,8 @@ pub struct TrainStep<F> {
     f: F,
     metrics: Option<Metrics>,
     kept: Option<KeptLosses>,
+    /// Whether the norms of gradients can be read.
+    has_norms: bool,
     /// Shards that the batch is computed in, and the processes that share them.
     count: usize,
     world: Option<World>,
@@ -145,6 +147,8 @@ struct Entry {
     /// What else there is if the program is that of a shard.
     shard: Option<ShardProgram>,
     random_calls: u64,
+    /// Outputs of the program before those that are gradients.
+    values: usize,
     /// Steps that had been run when it was last used.
     used: u64,
     /// Some of its inputs are of another step than the others: giving it all of them failed.
@@ -169,6 +173,7 @@ where
             f,
             metrics: None,
             kept: None,
+            has_norms: false,
             count: 1,
             world: None,
             shards: None,
@@ -224,6 +229,13 @@ where
     /// them meanwhile.
     pub fn keep_losses(mut self, most: usize) -> TrainStep<F> {
         self.kept = Some(KeptLosses { most, steps: 0, list: None, read: Vec::new() });
+        self.forget();
+        self
+    }
+
+    /// The same step, the norms of whose gradients can be read with [`TrainStep::gradient_norms`].
+    pub fn with_gradient_norms(mut self) -> TrainStep<F> {
+        self.has_norms = true;
         self.forget();
         self
     }
@@ -284,7 +296,9 @@ where
             Some(shards) => shards,
             None => Shards::new(&self.device, self.count, self.world.clone())?,
         };
-        Ok(self.shards.insert(shards))
+        let shards = self.shards.insert(shards);
+        shards.keep_totals(self.has_norms);
+        Ok(shards)
     }
 
     /// Makes memory for the gradients of shards.
@@ -322,6 +336,14 @@ where
     /// Continues the random stream at a given call, as after a resume.
     pub fn set_random_calls(&mut self, calls: u64) {
         self.random_calls = calls;
+    }
+
+    /// Goes back to a state that was kept of this step's optimizer or a twin of it.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn go_back(&mut self, params: &Params, kept: &KeptState, random_calls: u64) -> Result<()> {
+        self.random_calls = random_calls;
+        self.optimizer.go_back(params, kept)
     }
 
     /// Forgets the programs if parameters were moved since: they would work on the old memory.
@@ -397,6 +419,10 @@ where
         for (p, g) in trained.iter().zip(grads) {
             items.push((p, g.ok_or_else(|| p.unreached())?));
         }
+        let values = outputs.len();
+        if self.has_norms && !is_sharded {
+            outputs.extend(items.iter().map(|i| i.1));
+        }
         if is_sharded {
             self.prepare_shards(&trained)?;
             if let Some(world) = self.shards.as_ref().and_then(Shards::world) {
@@ -424,6 +450,7 @@ where
                     program,
                     shard,
                     random_calls,
+                    values,
                     used,
                     torn: false,
                     ran: false,
@@ -587,6 +614,17 @@ where
         })
     }
 
+    /// The program of the last step, which must have gone well.
+    #[track_caller]
+    fn ran(&self) -> Result<&Entry> {
+        let entry = self.entry()?;
+        if entry.ran {
+            return Ok(entry);
+        }
+        self.device.check_alive()?;
+        Err(Error::argument("step", "order", "the last step failed, so it has no values; run it again"))
+    }
+
     /// The words of an output of the last step, which must be of this type.
     #[track_caller]
     fn output(&self, i: usize, want: DType, how: &str) -> Result<(Shape, Vec<f32>)> {
@@ -599,14 +637,7 @@ where
             let why = format!("it is of type {}; read it with {how}", meta.dtype.name());
             return Err(Error::argument("step", "metric", why));
         }
-        if !entry.ran {
-            self.device.check_alive()?;
-            return Err(Error::argument(
-                "step",
-                "order",
-                "the last step failed, so it has no values; run it again",
-            ));
-        }
+        self.ran()?;
         match (&entry.shard, &self.shards) {
             (Some(shard), Some(shards)) => Ok((meta.shape, shard.mean(shards, i)?)),
             _ => Ok((meta.shape, entry.program.output(i)?)),
@@ -617,7 +648,7 @@ where
     #[track_caller]
     fn metric_at(&self, i: usize) -> Result<usize> {
         let entry = self.entry()?;
-        let metrics = entry.shard.as_ref().map_or(entry.program.outputs(), |s| s.outputs.len()) - 1;
+        let metrics = entry.values - 1;
         if i < metrics {
             return Ok(i + 1);
         }
@@ -669,6 +700,24 @@ where
     pub fn metric_indices(&self, i: usize) -> Result<Tensor<u32>> {
         let (shape, words) = self.output(self.metric_at(i)?, DType::U32, "metric")?;
         Tensor::with_shape(shape, words.into_iter().map(f32::to_bits).collect())
+    }
+
+    /// The L2 norm of the gradient of each parameter in the last step, by its name, before gradients are clipped. The step must have been
+    /// made [for it](TrainStep::with_gradient_norms). Waits for the device. Of several processes all must call it.
+    #[track_caller]
+    pub fn gradient_norms(&self) -> Result<Vec<(String, f32)>> {
+        if !self.has_norms {
+            let why = "they cannot be read; call with_gradient_norms first";
+            return Err(Error::argument("step", "gradient_norms", why));
+        }
+        let entry = self.ran()?;
+        if let (Some(_), Some(shards)) = (&entry.shard, &self.shards) {
+            return shards.norms();
+        }
+        let gradient = |i: usize| entry.program.output_there(entry.values + i);
+        let gradients = (0..entry.trained.len()).map(gradient).collect::<Result<Vec<_>>>()?;
+        let names = entry.trained.iter().map(|p| p.name().to_string());
+        Ok(names.zip(norms(&self.device, &gradients)?).collect())
     }
 
     /// The program of the last step, printed.

@@ -400,17 +400,24 @@ impl Compiled {
         slot.copy_from("program", value)
     }
 
-    /// A copy of an output of the last run. Does not wait for the device.
-    pub(crate) fn copy_output(&self, i: usize) -> Result<AnyBuffer> {
+    /// An output of the last run where it is, until the next one.
+    pub(crate) fn output_there(&self, i: usize) -> Result<AnyBuffer> {
         let (place, meta) = self.output_at(i)?;
         let n = meta.shape.numel();
-        let from = match place {
+        let there = match place {
             Place::Arena(_) if n == 0 => self.arena.part(0, 0)?,
             Place::Arena(at) => self.arena.part(at, n)?,
             Place::Outside(o, at) => self.outside[o].buffer().part(at, n)?,
         };
+        AnyBuffer::new(there, meta)
+    }
+
+    /// A copy of an output of the last run. Does not wait for the device.
+    pub(crate) fn copy_output(&self, i: usize) -> Result<AnyBuffer> {
+        let there = self.output_there(i)?;
+        let meta = there.meta();
         let copy = AnyBuffer::new(self.device.alloc_for("program output", &meta.shape)?, meta)?;
-        copy.copy_from("program", &AnyBuffer::new(from, meta)?)?;
+        copy.copy_from("program", &there)?;
         Ok(copy)
     }
 
@@ -523,7 +530,7 @@ impl Compiled {
                     metas: &i.metas[skip..],
                     ins: &ins,
                     shape: i.meta.shape,
-                    out,
+                    out: &mut *out,
                     workspace,
                 };
                 self.device.timed(i.op.name(), &i.metas, i.meta.shape, || {
@@ -534,6 +541,7 @@ impl Compiled {
                     Ok(())
                 })?;
                 spare = emptied(ins);
+                cpu.flips.strike(out);
             }
             *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
             for late in stage..self.stages.len() - 1 {
@@ -561,11 +569,6 @@ impl Compiled {
             Place::Arena(at) => HostValue::Words(&arena[at..at + n]),
             Place::Outside(o, at) => HostValue::Buffer(self.outside[o].buffer(), at..at + n),
         }
-    }
-
-    /// Number of outputs.
-    pub(crate) fn outputs(&self) -> usize {
-        self.outputs.len()
     }
 
     /// Shape and type of an output.

@@ -7,12 +7,15 @@ mod clip;
 mod group;
 pub(crate) mod host;
 mod kernel;
+mod kept;
 pub mod rules;
 mod schedule;
 mod state;
 mod update;
 
 pub use group::Group;
+#[doc(hidden)]
+pub use kept::KeptState;
 pub use rules::Rule;
 pub use schedule::Schedule;
 pub use state::{OptimizerState, ParamState};
