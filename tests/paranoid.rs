@@ -4,6 +4,7 @@
 use dittograd::data::{self, Batches};
 use dittograd::device::cuda::fake::Fake;
 use dittograd::error::ErrorKind;
+use dittograd::nn::BatchNorm;
 use dittograd::numerics::rng::Stream;
 use dittograd::prelude::*;
 use dittograd::train::{Event, Fault, METRICS, RECORD, Record, Verified};
@@ -44,7 +45,7 @@ fn model(device: &Device) -> (Params, Mlp, BatchNorm) {
 fn trainer<'a>((params, net, norm): &'a (Params, Mlp, BatchNorm), how: How) -> Trainer<'a> {
     let x = Tensor::from_fn(Shape::new(&[48, 6]).unwrap(), |i| ((i * i + 3 * i) % 17) as f32 / 8.0 - 1.0);
     let y = Tensor::new(&[48], (0..48u32).map(|i| i % 3).collect()).unwrap();
-    let data = data::Dataset::new("numbers", x, y).unwrap();
+    let data = data::Dataset::new("numbers", x, y, Some(3)).unwrap();
     let optimizer =
         Optimizer::adamw(0.05).schedule(Schedule::cosine(STEPS, 1e-4).warmup(3, 0.1)).clip_norm(1.0);
     let batches = Batches::new(data, 12, 5).unwrap();
@@ -201,7 +202,7 @@ fn memory_that_changes_between_steps_is_found() {
         trainer(&parts, How { paranoid: Some(1), ..COMPILED })
             .observe(|event| {
                 match event {
-                    Event::Step { step: 4 } => flip("layers.0.weight"),
+                    Event::Step { step: 4 } => flip("net.0.weight"),
                     Event::Step { step: 7 } => flip("norm.running_mean"),
                     Event::Fault { fault } => faults.borrow_mut().push((*fault).clone()),
                     _ => {}
@@ -213,7 +214,7 @@ fn memory_that_changes_between_steps_is_found() {
         assert_eq!(parts.0.fingerprint().unwrap(), lone.fingerprint);
         let faults = faults.into_inner();
         let names: Vec<_> = faults.iter().map(|f| (f.step, f.tensor.as_deref().unwrap())).collect();
-        assert_eq!(names, [(5, "layers.0.weight"), (8, "norm.running_mean")]);
+        assert_eq!(names, [(5, "net.0.weight"), (8, "norm.running_mean")]);
         assert!(faults[0].what.starts_with("element [0, 1] of tensor"), "{}", faults[0]);
         assert!(faults[0].to_string().ends_with(" in memory now"), "{}", faults[0]);
     }

@@ -4,8 +4,8 @@
 //! the other way: op by op if the run is compiled, compiled if it is not. Both have the same bits, by other kernels in other memory. If
 //! they do not, something was computed or kept wrong, and the step is repeated from the copy until both ways agree.
 
-use super::Run;
 use super::record::StateHash;
+use super::run::Run;
 use super::step::{How, Loss, Stepper};
 use crate::data::Samples;
 use crate::device::AnyBuffer;
@@ -154,7 +154,7 @@ fn broken(step: u64, why: &str, fault: &Fault) -> Error {
 }
 
 impl<'a> Run<'a> {
-    /// Makes the next step by both ways, as often as it takes until they agree. Returns losses as [`Stepper::step`] does.
+    /// Makes the next step by both ways, as often as it takes until they agree. Returns the losses of all steps since they were last read.
     #[track_caller]
     pub(super) fn step_twice(&mut self, check: &mut Paranoid<'a>, batch: &Samples) -> Result<Vec<f32>> {
         let (params, step) = (self.params, self.step + 1);
@@ -165,7 +165,8 @@ impl<'a> Run<'a> {
         (before.random_calls, before.hash) = (self.stepper.random_calls(), current);
         let mut earlier = None;
         for tries in 1.. {
-            let mut losses = self.stepper.step(params, batch, true)?.unwrap_or_default();
+            self.stepper.step(params, batch, true)?;
+            let mut losses = self.stepper.losses()?;
             let loss = losses.pop().unwrap_or(f32::NAN);
             let earlier = earlier.get_or_insert(losses);
             let one = StateHash::current(params, self.stepper.optimizer(), self.stepper.random_calls())?;
@@ -173,7 +174,8 @@ impl<'a> Run<'a> {
             let Paranoid { other, before, after, ways, .. } = &mut *check;
             put_back(params, &before.params)?;
             other.go_back(params, &before.optimizer, before.random_calls)?;
-            let again = other.step(params, batch, true)?.and_then(|l| l.last().copied()).unwrap_or(f32::NAN);
+            other.step(params, batch, true)?;
+            let again = other.losses()?.last().copied().unwrap_or(f32::NAN);
             let two = StateHash::current(params, other.optimizer(), other.random_calls())?;
             let bits = [loss, again].map(canonical_bits);
             if bits[0] == bits[1] && one == two {

@@ -1,8 +1,9 @@
 //! Training steps, eager or compiled, with the same bits.
 
+use super::run::Next;
 use crate::device::{AnyBuffer, Buffer};
 use crate::error::Result;
-use crate::graph::TrainStep;
+use crate::graph::{Batch, TrainStep};
 use crate::io::checkpoint::OPTIMIZER;
 use crate::io::{Checkpoint, RandomState};
 use crate::optim::{KeptState, Optimizer};
@@ -14,12 +15,36 @@ use std::convert::Infallible;
 use std::ops::Range;
 use std::rc::Rc;
 
+pub(super) use dittograd_engine::compiled::Together;
 pub(super) use dittograd_engine::sharded::Loss;
 
 /// How steps are executed.
 pub(super) enum Stepper<'a> {
-    Eager { step: Box<EagerShards>, loss: Rc<Loss<'a>>, losses: Option<Vec<f32>> },
+    Eager { step: Box<EagerShards>, loss: Rc<Loss<'a>>, losses: Vec<f32>, keeps_losses: bool },
     Compiled { step: Box<TrainStep<Box<Loss<'a>>>>, keeps_losses: bool },
+}
+
+/// Makes a step of several runs: compiled ones at once, the others in turn.
+#[track_caller]
+pub(super) fn together(
+    together: &mut Together,
+    steps: Vec<(&mut Stepper<'_>, &Params, &Next)>,
+) -> Vec<Result<()>> {
+    let inputs: Vec<[Batch<'_>; 2]> =
+        steps.iter().map(|(.., next)| [(&next.batch.0).into(), (&next.batch.1).into()]).collect();
+    let mut made: Vec<Option<Result<()>>> = Vec::new();
+    let mut compiled = Vec::new();
+    for ((stepper, params, next), inputs) in steps.into_iter().zip(&inputs) {
+        made.push(match stepper {
+            Stepper::Compiled { step, .. } => {
+                compiled.push((&mut **step, &inputs[..]));
+                None
+            }
+            eager => Some(eager.step(params, &next.batch, next.reads_losses)),
+        });
+    }
+    let mut compiled = together.run(&mut compiled).into_iter();
+    made.into_iter().filter_map(|made| made.or_else(|| compiled.next())).collect()
 }
 
 /// What a run computes in, besides its model.
@@ -48,8 +73,8 @@ impl<'a> Stepper<'a> {
             if how.has_norms {
                 step.keep_gradient_norms();
             }
-            let losses = how.kept_losses.map(|_| Vec::new());
-            return Ok(Stepper::Eager { step: Box::new(step), loss, losses });
+            let keeps_losses = how.kept_losses.is_some();
+            return Ok(Stepper::Eager { step: Box::new(step), loss, losses: Vec::new(), keeps_losses });
         }
         let loss: Box<Loss<'a>> = Box::new(move |v| loss(v));
         let mut step = TrainStep::new(params, optimizer, loss).seeded(how.seed).shards(how.shards);
@@ -81,48 +106,34 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// Makes a step on the rows of this process's shards. Returns losses if they are wanted, since reading waits for the device:
-    /// those of all steps since they were last read if they are kept, else the last one.
+    /// Makes a step on the rows of this process's shards. `wants_losses` says whether [`Stepper::losses`] is called before the next.
     #[track_caller]
     pub(super) fn step(
         &mut self,
         params: &Params,
         (x, y): &(AnyTensor, AnyTensor),
         wants_losses: bool,
-    ) -> Result<Option<Vec<f32>>> {
+    ) -> Result<()> {
         match self {
-            Stepper::Eager { step, loss, losses } => {
-                let (inputs, wants) = ([x.clone(), y.clone()], wants_losses || losses.is_some());
-                let last =
-                    match step.step(params, loss.as_ref(), &inputs, wants, |_| Ok(None::<Infallible>))? {
-                        Stepped::Done(last) => last,
-                        Stepped::Found(never) => match never {},
-                    };
-                match losses {
-                    Some(losses) => {
-                        losses.extend(last);
-                        Ok(wants_losses.then(|| std::mem::take(losses)))
-                    }
-                    None => Ok(last.map(|last| vec![last])),
+            Stepper::Eager { step, loss, losses, keeps_losses } => {
+                let (inputs, wants) = ([x.clone(), y.clone()], wants_losses || *keeps_losses);
+                match step.step(params, loss.as_ref(), &inputs, wants, |_| Ok(None::<Infallible>))? {
+                    Stepped::Done(last) => losses.extend(last),
+                    Stepped::Found(never) => match never {},
                 }
+                Ok(())
             }
-            Stepper::Compiled { step, keeps_losses } => {
-                step.run_mine(&[x.into(), y.into()])?;
-                match (wants_losses, keeps_losses) {
-                    (false, _) => Ok(None),
-                    (true, true) => step.losses().map(Some),
-                    (true, false) => step.loss().map(|loss| Some(vec![loss])),
-                }
-            }
+            Stepper::Compiled { step, .. } => step.run_mine(&[x.into(), y.into()]),
         }
     }
 
-    /// The losses that are kept. Waits for the device.
+    /// The losses of all steps since they were last read if they are kept, else the last one. Waits for the device.
     #[track_caller]
     pub(super) fn losses(&mut self) -> Result<Vec<f32>> {
         match self {
-            Stepper::Eager { losses, .. } => Ok(losses.as_mut().map(std::mem::take).unwrap_or_default()),
-            Stepper::Compiled { step, .. } => step.losses(),
+            Stepper::Eager { losses, .. } => Ok(std::mem::take(losses)),
+            Stepper::Compiled { step, keeps_losses: true } => step.losses(),
+            Stepper::Compiled { step, keeps_losses: false } => step.loss().map(|loss| vec![loss]),
         }
     }
 

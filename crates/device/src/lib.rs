@@ -9,6 +9,7 @@ mod memory;
 mod profile;
 pub mod sums;
 mod watch;
+pub mod writes;
 
 pub use dittograd_numerics::error::readable_bytes;
 pub use dittograd_numerics::tensor::{DType, Meta};

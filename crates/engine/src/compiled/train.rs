@@ -9,6 +9,7 @@ use crate::params::{Param, Params, Traits};
 use crate::session::{Session, Var, with_inputs};
 use crate::sharded::{Carried, Shards, norms, of_a_shard};
 use dittograd_comm::World;
+use dittograd_device::writes::Writes;
 use dittograd_device::{AnyBuffer, Buffer, DType, Device, Meta};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
@@ -18,6 +19,7 @@ use dittograd_numerics::tensor::{AnyTensor, Tensor};
 use dittograd_ops::Val;
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An input of a step: numbers or indices.
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +138,9 @@ impl KeptLosses {
     }
 }
 
+/// Numbers for programs.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
 /// A program for one set of input shapes, and the random calls one run of it makes.
 struct Entry {
     metas: Vec<Meta>,
@@ -144,6 +149,8 @@ struct Entry {
     /// Those that it updates.
     trained: Vec<Param>,
     program: Compiled,
+    /// No other program of this process has it.
+    number: u64,
     /// What else there is if the program is that of a shard.
     shard: Option<ShardProgram>,
     random_calls: u64,
@@ -279,8 +286,25 @@ where
         }
     }
 
+    /// The program of the last step, and a number that no other program has.
+    pub(super) fn last(&self) -> Option<(&Compiled, u64)> {
+        self.entry().ok().map(|e| (&e.program, e.number))
+    }
+
+    /// The device that it computes on.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What was given to the last program did not arrive.
+    pub(super) fn lose_inputs(&mut self) {
+        if let Some(entry) = self.last.and_then(|at| self.programs.get_mut(at)) {
+            entry.torn = true;
+        }
+    }
+
     /// Whether the step is computed in shards.
-    fn is_sharded(&self) -> bool {
+    pub(super) fn is_sharded(&self) -> bool {
         self.count != 1 || self.world.as_ref().is_some_and(|w| w.size() > 1)
     }
 
@@ -448,6 +472,7 @@ where
                     traits,
                     trained,
                     program,
+                    number: NUMBERS.fetch_add(1, Ordering::Relaxed),
                     shard,
                     random_calls,
                     values,
@@ -501,6 +526,18 @@ where
     /// One step on inputs that have the rows of the shards that are `there`.
     #[track_caller]
     fn run_with(&mut self, inputs: &[Batch<'_>], there: Option<Range<usize>>) -> Result<()> {
+        self.give(inputs, there, None)?;
+        self.again()
+    }
+
+    /// Gives the program for these inputs their values, now or with `later` writes. It is that of the next step.
+    #[track_caller]
+    pub(super) fn give(
+        &mut self,
+        inputs: &[Batch<'_>],
+        there: Option<Range<usize>>,
+        mut later: Option<&mut Writes>,
+    ) -> Result<()> {
         self.follow();
         if there.is_some() {
             self.sharded()?;
@@ -533,12 +570,15 @@ where
                     shard.hold(&entry.program, i, entry.metas[i], words, shards.mine()).located()?;
                 }
                 (_, _, _, Batch::On(value)) => entry.program.copy_input(i, value).located()?,
-                _ => entry.program.set_input(i, b.meta(), &b.words().located()?).located()?,
+                _ => {
+                    let words = b.words().located()?;
+                    entry.program.give_input(i, b.meta(), &words, later.as_deref_mut()).located()?;
+                }
             }
         }
         entry.torn = false;
         self.last = Some(at);
-        self.again()
+        Ok(())
     }
 
     /// Takes a program in, for the one that was not used for longest if there are many. The last step's stays.
@@ -561,6 +601,30 @@ where
     #[track_caller]
     pub fn again(&mut self) -> Result<()> {
         let _strict = environment::enter();
+        if !self.is_sharded() {
+            self.begin(None)?;
+            let ran = self.entry()?.program.launch();
+            return self.end(ran);
+        }
+        let at = self.ready()?;
+        let entry = &mut self.programs[at];
+        if let (Some(shard), Some(shards)) = (&entry.shard, &mut self.shards)
+            && let Err(error) = shard.run(&entry.program, shards, &mut self.optimizer, self.random_calls)
+        {
+            shards.clear();
+            return Err(error);
+        }
+        self.count_step(at);
+        let loss = if self.kept.is_some() { Some(self.loss()?) } else { None };
+        if let Some(kept) = &mut self.kept {
+            kept.read.extend(loss);
+        }
+        Ok(())
+    }
+
+    /// The program of the last step, whose inputs are all there, for one more step.
+    #[track_caller]
+    fn ready(&mut self) -> Result<usize> {
         self.follow();
         let entry = self.entry()?;
         if !entry.traits.same_trainable() {
@@ -572,39 +636,47 @@ where
             let why = "a run with other inputs failed, which are there in part; call run with inputs";
             return Err(Error::argument("step", "order", why));
         }
-        let calls = entry.random_calls;
         let at = self.last.unwrap_or(0);
         self.steps += 1;
         let entry = &mut self.programs[at];
-        entry.used = self.steps;
-        entry.ran = false;
-        match (&entry.shard, &mut self.shards) {
-            (Some(shard), Some(shards)) => {
-                if let Err(error) = shard.run(&entry.program, shards, &mut self.optimizer, self.random_calls)
-                {
-                    shards.clear();
-                    return Err(error);
-                }
-            }
-            _ => {
-                self.optimizer.begin(entry.trained.iter())?;
-                if let Err(error) = entry.program.run(self.random_calls) {
-                    self.optimizer.unbegin(entry.trained.iter());
-                    return Err(error);
-                }
-            }
-        }
-        entry.ran = true;
-        self.random_calls = self.random_calls.wrapping_add(calls);
-        self.device.end_step();
-        if self.kept.is_some() {
-            let loss = if self.is_sharded() { Some(self.loss()?) } else { None };
-            if let Some(kept) = &mut self.kept {
-                kept.steps += 1;
-                kept.read.extend(loss);
-            }
+        (entry.used, entry.ran) = (self.steps, false);
+        Ok(at)
+    }
+
+    /// Begins a step that is not in shards: everything but the run of the program. What the program reads is written now, or with
+    /// `later` writes.
+    #[track_caller]
+    pub(super) fn begin(&mut self, mut later: Option<&mut Writes>) -> Result<()> {
+        let at = self.ready()?;
+        let entry = &self.programs[at];
+        self.optimizer.begin(entry.trained.iter(), later.as_deref_mut())?;
+        if let Err(error) = entry.program.begin(self.random_calls, later) {
+            self.optimizer.unbegin(entry.trained.iter());
+            return Err(error);
         }
         Ok(())
+    }
+
+    /// Ends a step that has begun, with the result of running the program.
+    #[track_caller]
+    pub(super) fn end(&mut self, ran: Result<()>) -> Result<()> {
+        let at = self.last.unwrap_or(0);
+        match &ran {
+            Ok(()) => self.count_step(at),
+            Err(_) => self.optimizer.unbegin(self.programs[at].trained.iter()),
+        }
+        ran
+    }
+
+    /// Counts a step that was made.
+    fn count_step(&mut self, at: usize) {
+        let entry = &mut self.programs[at];
+        entry.ran = true;
+        self.random_calls = self.random_calls.wrapping_add(entry.random_calls);
+        self.device.end_step();
+        if let Some(kept) = &mut self.kept {
+            kept.steps += 1;
+        }
     }
 
     #[track_caller]
