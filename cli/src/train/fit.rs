@@ -93,6 +93,12 @@ pub(super) fn fit(
     if let Some(every) = command.verify_every {
         trainer = trainer.verify_every(every);
     }
+    if let Some(every) = command.paranoid {
+        trainer = trainer.paranoid(every);
+    }
+    if command.norms {
+        trainer = trainer.gradient_norms();
+    }
     if let Some(patience) = spec.patience {
         trainer = trainer.patience(patience);
     }
@@ -277,6 +283,17 @@ impl<'a> Report<'a> {
                     self.bar.set_position(*step);
                     self.bar.set_message(self.message(*step, *loss));
                 }
+            }
+            Event::GradientNorms { step, norms } => {
+                for (name, norm) in *norms {
+                    if let Some(board) = &mut self.board {
+                        board.scalar(&format!("grad_norm/{name}"), *step, *norm, wall_time())?;
+                    }
+                }
+            }
+            Event::Fault { fault } => {
+                let why = format!("a fault of the hardware in step {}, which is repeated: {fault}", fault.step);
+                self.bar.suspend(|| warn(&why));
             }
             Event::Evaluated { step, loss, scores, is_best, .. } => {
                 if *is_best {

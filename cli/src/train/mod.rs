@@ -98,6 +98,10 @@ pub(crate) struct Train {
     /// Many processes: compare the bits of their parameters every K steps, and at every checkpoint
     #[arg(long, help_heading = "Training", value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     verify_every: Option<u64>,
+    /// Look for faults of the hardware: compute every K-th step twice, compiled and op by op, and compare all bits. A step that differs
+    /// is reported and repeated; the bits are the same
+    #[arg(long, help_heading = "Training", value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    paranoid: Option<u64>,
     /// Run each op as it comes, or the whole step as one program; same bits
     #[arg(long, help_heading = "Training", value_enum, default_value = "compiled")]
     mode: Mode,
@@ -134,6 +138,9 @@ pub(crate) struct Train {
     /// Keep N checkpoints along the run, with the hash of each in the record, so that `verify` can start from them [default: 0]
     #[arg(long, help_heading = "Run and files", value_name = "N")]
     keep: Option<u64>,
+    /// Measure the gradients whenever the loss is read: the L2 norm of that of each parameter, before clipping
+    #[arg(long, help_heading = "Run and files")]
+    norms: bool,
     /// Also write event files for TensorBoard into the folder
     #[arg(long, help_heading = "Run and files")]
     tensorboard: bool,
@@ -819,6 +826,9 @@ impl Train {
         out: &Out,
         ranks: Option<&Ranks>,
     ) -> Answer<(Device, Plan, (Params, Net))> {
+        if self.paranoid.is_some() && ranks.is_some_and(|r| r.world.size() > 1) {
+            return fail("--paranoid is for one process; --verify-every compares the parameters of many");
+        }
         let busy = out.busy("looking for devices");
         let device = global.device_of(ranks)?;
         let leads = ranks.is_none_or(Ranks::leads);
@@ -907,6 +917,9 @@ impl Train {
                 "transport": transport, "bytes_sent": ranks.map_or(0, |r| r.world.traffic().sent),
                 "optimizer_bytes": end.optimizer_bytes,
             });
+            if self.paranoid.is_some() {
+                last["faults"] = json!(end.faults);
+            }
             if let Some(scores) = &end.scores {
                 task::put(scores, &mut last);
             }
@@ -936,6 +949,10 @@ impl Train {
             let (peak, live) = (bytes(memory.peak), memory.live);
             let counts = format!("{} allocations, {} frees", memory.allocs, memory.frees);
             out.line(&format!("memory peak {peak}, live at the end {live} bytes, {counts}"))?;
+            if let Some(every) = self.paranoid {
+                let faults = end.faults;
+                out.line(&format!("{faults} faults of the hardware found, 1 of {every} steps computed twice"))?;
+            }
             out.line(&format!("numerics {numerics}"))?;
             if let Some(folder) = folder {
                 out.line(&format!("files in {folder}: {}", files.join(", ")))?;
