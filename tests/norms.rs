@@ -89,9 +89,8 @@ fn one_answer_however_they_are_computed() {
             }
             let worlds = World::threads(ranks).unwrap();
             let how = How { eager, ..how };
-            let start = |world: World| {
-                std::thread::spawn(move || run(&Device::cpu().unwrap(), Some(&world), how))
-            };
+            let start =
+                |world: World| std::thread::spawn(move || run(&Device::cpu().unwrap(), Some(&world), how));
             for ran in worlds.into_iter().map(start).collect::<Vec<_>>() {
                 let ran = ran.join().unwrap();
                 assert_eq!((bits(&ran.0), ran.1), (bits(&want.0), want.1.clone()), "{ranks} processes");
@@ -108,9 +107,11 @@ fn a_step_is_as_long_as_the_norm_says() {
     let mut params = Params::new(&device, 7);
     let net = Mlp::new(&mut params, &[2, 40, 33, 3]).unwrap();
     let data = data::spirals(3, 60, 3).unwrap();
-    let loss = |v: &[Var<'_>]| net.forward(v[0])?.cross_entropy(v[1]);
     let values = || params.iter().map(|p| p.get::<f64>().unwrap()).collect::<Vec<_>>();
-    let mut step = TrainStep::new(&params, Optimizer::sgd(LR), |v: &[Var<'_>]| loss(v)).with_gradient_norms();
+    let step = || TrainStep::new(&params, Optimizer::sgd(LR), |v| net.forward(v[0])?.cross_entropy(v[1]));
+    let error = step().gradient_norms().unwrap_err();
+    assert!(error.to_string().contains("with_gradient_norms"), "{error}");
+    let mut step = step().with_gradient_norms();
     for _ in 0..3 {
         let before = values();
         step.run(&[data.x().into(), data.y().into()]).unwrap();
@@ -121,6 +122,4 @@ fn a_step_is_as_long_as_the_norm_says() {
             assert!((length - f64::from(*norm)).abs() < 1e-4 * length, "{name}: {length} {norm}");
         }
     }
-    let error = TrainStep::new(&params, Optimizer::sgd(LR), |v: &[Var<'_>]| loss(v)).gradient_norms().unwrap_err();
-    assert!(error.to_string().contains("with_gradient_norms"), "{error}");
 }

@@ -197,7 +197,11 @@ impl<'a> Run<'a> {
             self.stepper.go_back(params, &before.optimizer, before.random_calls)?;
             let back = StateHash::current(params, self.stepper.optimizer(), self.stepper.random_calls())?;
             if back != before.hash {
-                return Err(broken(step, "the state before it is lost, since its copy has changed too", &fault));
+                return Err(broken(
+                    step,
+                    "the state before it is lost, since its copy has changed too",
+                    &fault,
+                ));
             }
             self.found(check, fault, tries)?;
         }

@@ -292,7 +292,8 @@ impl<'a> Report<'a> {
                 }
             }
             Event::Fault { fault } => {
-                let why = format!("a fault of the hardware in step {}, which is repeated: {fault}", fault.step);
+                let why =
+                    format!("a fault of the hardware in step {}, which is repeated: {fault}", fault.step);
                 self.bar.suspend(|| warn(&why));
             }
             Event::Evaluated { step, loss, scores, is_best, .. } => {

@@ -951,7 +951,9 @@ impl Train {
             out.line(&format!("memory peak {peak}, live at the end {live} bytes, {counts}"))?;
             if let Some(every) = self.paranoid {
                 let faults = end.faults;
-                out.line(&format!("{faults} faults of the hardware found, 1 of {every} steps computed twice"))?;
+                out.line(&format!(
+                    "{faults} faults of the hardware found, 1 of {every} steps computed twice"
+                ))?;
             }
             out.line(&format!("numerics {numerics}"))?;
             if let Some(folder) = folder {

@@ -7,7 +7,8 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-const MLP: &str = "train mlp --samples 200 --hidden 8 --batch 20 --steps 30 --eval-every 10 --clip 1 --device cpu";
+const MLP: &str =
+    "train mlp --samples 200 --hidden 8 --batch 20 --steps 30 --eval-every 10 --clip 1 --device cpu";
 
 fn root(run: &Path) -> String {
     dittograd::train::Record::read(run.join("record.jsonl")).unwrap().root()
@@ -35,7 +36,10 @@ fn steps_that_are_computed_twice_have_the_same_bits() {
     // A run may begin without it and go on with it.
     let part = MLP.replace("--steps 30", "--steps 13");
     good(here, &format!("{part} --out parts"));
-    let run = good(here, "train --resume parts --steps 30 --eval-every 10 --paranoid 1 --device cpu --json --quiet");
+    let run = good(
+        here,
+        "train --resume parts --steps 30 --eval-every 10 --paranoid 1 --device cpu --json --quiet",
+    );
     let last = run.objects().pop().unwrap();
     assert_eq!((&last["fingerprint"], &last["faults"]), (&Value::from(want), &Value::from(0)));
     refused(here, &format!("{MLP} --paranoid 0"), "0 is not in 1..");

@@ -6,8 +6,8 @@
 mod clip;
 mod group;
 pub(crate) mod host;
-mod kernel;
 mod kept;
+mod kernel;
 pub mod rules;
 mod schedule;
 mod state;
