@@ -224,10 +224,10 @@ def test(program, home):
         for name, title, labels in (("one", "gradient norms", ["net.0.bias", "net.4.weight"]), ("deep", "gradient norms of blocks.10", ["bias", "weight"])):
             browser.value("location.hash = ''")
             link = f"[...document.querySelectorAll('td.name a')].find((a) => a.innerText === '{name}')"
-            browser.until(link)
+            browser.until(f"{link} !== undefined")
             browser.value(f"{link}.click()")
             plot = f"[...document.querySelectorAll('.plot')].find((p) => p.querySelector('figcaption span').innerText === '{title}')"
-            browser.until(plot)
+            browser.until(f"{plot} !== undefined")
             browser.until(f"{json.dumps(labels)}.every((l) => [...{plot}.querySelectorAll('li')].some((e) => e.innerText.startsWith(l)))")
             check(f"{title} have curves", browser.value(f"{plot}.querySelector('button').getAttribute('aria-pressed')") == "true", browser)
         metrics(runs / "long", 1_000_000)
