@@ -118,7 +118,8 @@ impl Run<'_> {
         let start = Instant::now();
         let next = self.next()?;
         self.stepper.step(self.params, &next.batch, next.reads_losses)?;
-        self.complete(next, start.elapsed())
+        let losses = if next.reads_losses { Some(self.stepper.losses()?) } else { None };
+        self.complete(next, losses, start.elapsed())
     }
 
     /// The next step, about to be made.
@@ -140,10 +141,16 @@ impl Run<'_> {
         Ok(Next { batch, hash, lr: self.stepper.optimizer().lr(), is_told, is_hashed, reads_losses })
     }
 
-    /// Does all that is due after a step that was made, which took `spent`. Returns the loss if it is not finite.
+    /// Does all that is due after a step that was made, which took `spent`, with the losses if they were read. Returns the last one if
+    /// it is not finite.
     #[track_caller]
-    pub(super) fn complete(&mut self, made: Next, spent: Duration) -> Result<Option<f32>> {
-        if let Some(bad) = self.note(made, spent)? {
+    pub(super) fn complete(
+        &mut self,
+        made: Next,
+        losses: Option<Vec<f32>>,
+        spent: Duration,
+    ) -> Result<Option<f32>> {
+        if let Some(bad) = self.note(made, losses, spent)? {
             return Ok(Some(bad));
         }
         self.evaluate_if_due()?;
@@ -261,11 +268,10 @@ impl Run<'_> {
 
     /// Counts, records and reports a step that was made. Returns the loss if it is not finite.
     #[track_caller]
-    fn note(&mut self, made: Next, spent: Duration) -> Result<Option<f32>> {
-        let Next { hash, lr, is_told, is_hashed, reads_losses, .. } = made;
+    fn note(&mut self, made: Next, losses: Option<Vec<f32>>, spent: Duration) -> Result<Option<f32>> {
+        let Next { hash, lr, is_told, is_hashed, .. } = made;
         let next = self.step + 1;
         let start = Instant::now();
-        let losses = if reads_losses { Some(self.stepper.losses()?) } else { None };
         let random = self.stepper.random_calls();
         if let Some(recorded) = &mut self.recorded {
             recorded.waiting.push_back((next, hash, random));
