@@ -42,8 +42,6 @@ pub(super) struct Next {
     is_hashed: bool,
     /// Whether losses are read after it.
     pub(super) reads_losses: bool,
-    /// Those that were read already.
-    losses: Option<Vec<f32>>,
 }
 
 /// A run in progress.
@@ -122,16 +120,19 @@ impl<'a> Run<'a> {
     #[track_caller]
     pub(super) fn advance(&mut self) -> Result<Option<f32>> {
         let start = Instant::now();
-        let mut next = self.next()?;
-        match self.paranoid.take_if(|check| check.checks(self.step + 1)) {
+        let next = self.next()?;
+        let losses = match self.paranoid.take_if(|check| check.checks(self.step + 1)) {
             Some(mut check) => {
                 let losses = self.step_twice(&mut check, &next.batch);
                 self.paranoid = Some(check);
-                next.losses = Some(losses?);
+                Some(losses?)
             }
-            None => self.stepper.step(self.params, &next.batch, next.reads_losses)?,
-        }
-        self.complete(next, start.elapsed())
+            None => {
+                self.stepper.step(self.params, &next.batch, next.reads_losses)?;
+                if next.reads_losses { Some(self.stepper.losses()?) } else { None }
+            }
+        };
+        self.complete(next, losses, start.elapsed())
     }
 
     /// The next step, about to be made.
@@ -151,13 +152,19 @@ impl<'a> Run<'a> {
             self.step == 0 || step.is_multiple_of(every) || step == self.steps || self.is_evaluated_at(step);
         let reads_losses = is_told || is_hashed || is_full;
         let lr = self.stepper.optimizer().lr();
-        Ok(Next { batch, hash, lr, is_told, is_hashed, reads_losses, losses: None })
+        Ok(Next { batch, hash, lr, is_told, is_hashed, reads_losses })
     }
 
-    /// Does all that is due after a step that was made, which took `spent`. Returns the loss if it is not finite.
+    /// Does all that is due after a step that was made, which took `spent`, with the losses if they were read. Returns the last one if
+    /// it is not finite.
     #[track_caller]
-    pub(super) fn complete(&mut self, made: Next, spent: Duration) -> Result<Option<f32>> {
-        if let Some(bad) = self.note(made, spent)? {
+    pub(super) fn complete(
+        &mut self,
+        made: Next,
+        losses: Option<Vec<f32>>,
+        spent: Duration,
+    ) -> Result<Option<f32>> {
+        if let Some(bad) = self.note(made, losses, spent)? {
             return Ok(Some(bad));
         }
         self.evaluate_if_due()?;
@@ -278,14 +285,10 @@ impl<'a> Run<'a> {
 
     /// Counts, records and reports a step that was made. Returns the loss if it is not finite.
     #[track_caller]
-    fn note(&mut self, made: Next, spent: Duration) -> Result<Option<f32>> {
-        let Next { hash, lr, is_told, is_hashed, reads_losses, losses, .. } = made;
+    fn note(&mut self, made: Next, losses: Option<Vec<f32>>, spent: Duration) -> Result<Option<f32>> {
+        let Next { hash, lr, is_told, is_hashed, .. } = made;
         let next = self.step + 1;
         let start = Instant::now();
-        let losses = match losses {
-            None if reads_losses => Some(self.stepper.losses()?),
-            read => read,
-        };
         let random = self.stepper.random_calls();
         if let Some(recorded) = &mut self.recorded {
             recorded.waiting.push_back((next, hash, random));

@@ -1,6 +1,6 @@
 //! Training steps, eager or compiled, with the same bits.
 
-use super::run::Next;
+use crate::data::Samples;
 use crate::device::{AnyBuffer, Buffer};
 use crate::error::Result;
 use crate::graph::{Batch, TrainStep};
@@ -9,7 +9,6 @@ use crate::io::{Checkpoint, RandomState};
 use crate::optim::{KeptState, Optimizer};
 use crate::parallel::World;
 use crate::params::Params;
-use crate::tensor::AnyTensor;
 use dittograd_engine::sharded::{EagerShards, Stepped};
 use std::convert::Infallible;
 use std::ops::Range;
@@ -24,27 +23,42 @@ pub(super) enum Stepper<'a> {
     Compiled { step: Box<TrainStep<Box<Loss<'a>>>>, keeps_losses: bool },
 }
 
-/// Makes a step of several runs: compiled ones at once, the others in turn.
+/// A step that is to be made: with what, of which parameters, on which batch, and whether its losses are read.
+pub(super) type Due<'r, 'a> = (&'r mut Stepper<'a>, &'r Params, &'r Samples, bool);
+
+/// Makes a step of several runs, compiled ones at once and the others in turn, and reads losses where they are wanted.
 #[track_caller]
-pub(super) fn together(
-    together: &mut Together,
-    steps: Vec<(&mut Stepper<'_>, &Params, &Next)>,
-) -> Vec<Result<()>> {
-    let inputs: Vec<[Batch<'_>; 2]> =
-        steps.iter().map(|(.., next)| [(&next.batch.0).into(), (&next.batch.1).into()]).collect();
+pub(super) fn together(all: &mut Together, steps: &mut [Due<'_, '_>]) -> Vec<Result<Option<Vec<f32>>>> {
+    let inputs: Vec<[Batch<'_>; 2]> = steps.iter().map(|(_, _, (x, y), _)| [x.into(), y.into()]).collect();
     let mut made: Vec<Option<Result<()>>> = Vec::new();
     let mut compiled = Vec::new();
-    for ((stepper, params, next), inputs) in steps.into_iter().zip(&inputs) {
+    for ((stepper, params, batch, wants_losses), inputs) in steps.iter_mut().zip(&inputs) {
         made.push(match stepper {
             Stepper::Compiled { step, .. } => {
                 compiled.push((&mut **step, &inputs[..]));
                 None
             }
-            eager => Some(eager.step(params, &next.batch, next.reads_losses)),
+            eager => Some(eager.step(params, batch, *wants_losses)),
         });
     }
-    let mut compiled = together.run(&mut compiled).into_iter();
-    made.into_iter().filter_map(|made| made.or_else(|| compiled.next())).collect()
+    let mut compiled = all.run(&mut compiled).into_iter();
+    let made: Vec<Result<()>> =
+        made.into_iter().filter_map(|made| made.or_else(|| compiled.next())).collect();
+    let mut reading = Vec::new();
+    let mut read = Vec::new();
+    for ((stepper, .., wants_losses), made) in steps.iter_mut().zip(made) {
+        read.push(match (stepper, made) {
+            (_, Err(error)) => Some(Err(error)),
+            (_, Ok(())) if !*wants_losses => Some(Ok(None)),
+            (Stepper::Compiled { step, .. }, Ok(())) => {
+                reading.push(&mut **step);
+                None
+            }
+            (eager, Ok(())) => Some(eager.losses().map(Some)),
+        });
+    }
+    let mut losses = all.losses(&mut reading).into_iter().map(|losses| losses.map(Some));
+    read.into_iter().filter_map(|read| read.or_else(|| losses.next())).collect()
 }
 
 /// What a run computes in, besides its model.
@@ -108,12 +122,7 @@ impl<'a> Stepper<'a> {
 
     /// Makes a step on the rows of this process's shards. `wants_losses` says whether [`Stepper::losses`] is called before the next.
     #[track_caller]
-    pub(super) fn step(
-        &mut self,
-        params: &Params,
-        (x, y): &(AnyTensor, AnyTensor),
-        wants_losses: bool,
-    ) -> Result<()> {
+    pub(super) fn step(&mut self, params: &Params, (x, y): &Samples, wants_losses: bool) -> Result<()> {
         match self {
             Stepper::Eager { step, loss, losses, keeps_losses } => {
                 let (inputs, wants) = ([x.clone(), y.clone()], wants_losses || *keeps_losses);

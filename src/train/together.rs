@@ -63,12 +63,15 @@ pub fn run_together(trainers: Vec<Trainer<'_>>) -> Vec<Result<Outcome>> {
                 Err(error) => outcomes[i] = Some(Err(error)),
             }
         }
-        let steps = ready.iter_mut().map(|(_, run, next)| (&mut run.stepper, run.params, &*next)).collect();
-        let made = step::together(&mut together, steps);
+        let mut due = Vec::new();
+        for (_, run, next) in &mut ready {
+            due.push((&mut run.stepper, run.params, &next.batch, next.reads_losses));
+        }
+        let made = step::together(&mut together, &mut due);
         let spent = start.elapsed();
         runs = Vec::new();
         for ((i, mut run, next), made) in ready.into_iter().zip(made) {
-            match made.and_then(|()| run.complete(next, spent)) {
+            match made.and_then(|losses| run.complete(next, losses, spent)) {
                 Ok(None) => runs.push((i, run)),
                 Ok(Some(bad)) => outcomes[i] = Some(Err(run.not_a_number(bad))),
                 Err(error) => outcomes[i] = Some(Err(error)),

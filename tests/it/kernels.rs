@@ -101,7 +101,7 @@ fn modules() -> BTreeMap<String, &'static str> {
     if wanted.is_empty() || wanted.split(',').any(|w| w == "record") {
         all.extend([
             dittograd::device::sums::module(),
-            dittograd::device::writes::module(),
+            dittograd::device::bundle::module(),
             dittograd::graph::append_module(),
         ]);
     }

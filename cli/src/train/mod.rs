@@ -4,6 +4,7 @@
 pub(crate) mod fit;
 pub(crate) mod folder;
 mod report;
+mod seeds;
 
 use crate::images::{MAX_SIDE, Size, parse_size, size_text};
 use crate::models::{Field, MAX_PARAMETERS, Model, Net, Task, name};
@@ -31,7 +32,7 @@ const MAX_TIMEOUT: u64 = 365 * 24 * 3600;
 
 /// Train a model; the last line is the fingerprint of its parameters. `dittograd train MODEL --help` adds the fields of its
 /// --config and its defaults.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Train {
     /// The model: mlp, cnn, resnet, vit, gpt, mamba, fno1d, fno2d or autoencoder; or a file with the programs of a model, as
     /// `dittograd.torch` in Python writes it [with --resume: that of the checkpoint]
@@ -86,6 +87,10 @@ pub(crate) struct Train {
     /// Seed of the data, the split, the batches, the initial parameters and dropout [default: 7]
     #[arg(long, help_heading = "Training")]
     seed: Option<u64>,
+    /// Train N runs together, from this seed and those after it, each with the bits of its own run, and show their mean and
+    /// spread. The folder has a run for each
+    #[arg(long, help_heading = "Training", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=seeds::MOST))]
+    seeds: Option<u64>,
     /// Steps between evaluations and checkpoints [default: a tenth of all]
     #[arg(long, help_heading = "Training", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     eval_every: Option<u64>,
@@ -832,32 +837,54 @@ impl Train {
         let busy = out.busy("looking for devices");
         let device = global.device_of(ranks)?;
         let leads = ranks.is_none_or(Ranks::leads);
-        let mut plan = match &self.resume {
-            None => self.anew(&busy)?,
-            Some(path) => self.again(path, &busy, leads)?,
-        };
+        let mut plan = self.plan(&busy, leads)?;
         plan.spec.check_ranks(ranks.map_or(1, |r| r.world.size()), plan.from.is_none())?;
         busy.now("building the model");
         // Errors about the model appear before the folder is created.
-        let built = match &plan.from {
-            Some(from) => plan.spec.net_of(from, &device)?,
-            None => plan.spec.net(&device, MAX_PARAMETERS)?,
-        };
-        if let (Some(weights), None) = (&self.weights, &plan.from) {
-            built.0.load(weights)?;
-        }
-        if plan.folder.is_none() && leads {
-            plan.folder = self.folder(&plan)?;
-        }
-        if let (Some(folder), Some(tokenizer), true) = (&plan.folder, &plan.spec.data.tokens, leads) {
-            // For other programs and other runs; this one has it in its checkpoint.
-            atomic::write(folder.path().join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
+        let built = self.built(&plan, &device)?;
+        if leads {
+            self.settle(&mut plan)?;
         }
         Ok((device, plan, built))
     }
 
+    /// The settings and the data, of a new run or of one that continues.
+    fn plan(&self, busy: &Busy, leads: bool) -> Answer<Plan> {
+        match &self.resume {
+            None => self.anew(busy),
+            Some(path) => self.again(path, busy, leads),
+        }
+    }
+
+    /// The model of a run.
+    fn built(&self, plan: &Plan, device: &Device) -> Answer<(Params, Net)> {
+        let built = match &plan.from {
+            Some(from) => plan.spec.net_of(from, device)?,
+            None => plan.spec.net(device, MAX_PARAMETERS)?,
+        };
+        if let (Some(weights), None) = (&self.weights, &plan.from) {
+            built.0.load(weights)?;
+        }
+        Ok(built)
+    }
+
+    /// Gives a run its folder.
+    fn settle(&self, plan: &mut Plan) -> Answer<()> {
+        if plan.folder.is_none() {
+            plan.folder = self.folder(plan)?;
+        }
+        if let (Some(folder), Some(tokenizer)) = (&plan.folder, &plan.spec.data.tokens) {
+            // For other programs and other runs; this one has it in its checkpoint.
+            atomic::write(folder.path().join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
+        }
+        Ok(())
+    }
+
     /// Runs the command.
     pub(crate) fn run(&self, global: &Global, out: &Out, ranks: Option<&Ranks>) -> Answer {
+        if let Some(seeds) = seeds::asked(self)? {
+            return seeds::run(self, seeds, global, out, ranks);
+        }
         let ready = self.prepare(global, out, ranks);
         let (device, plan, built) = match ranks {
             None => ready?,

@@ -1,6 +1,7 @@
 //! Devices and their memory. All tensor memory, on the host and on a GPU, comes through one door,
 //! [`Device::alloc`], so that counting, fault injection, poisoning and guard words are in one place.
 
+pub mod bundle;
 pub mod cpu;
 pub mod cuda;
 mod flips;
@@ -9,7 +10,6 @@ mod memory;
 mod profile;
 pub mod sums;
 mod watch;
-pub mod writes;
 
 pub use dittograd_numerics::error::readable_bytes;
 pub use dittograd_numerics::tensor::{DType, Meta};

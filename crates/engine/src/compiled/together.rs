@@ -4,8 +4,9 @@
 use super::train::{Batch, TrainStep};
 use crate::graph::{Compiled, is_uncapturable};
 use crate::session::Var;
+use dittograd_device::Buffer;
+use dittograd_device::bundle::Bundle;
 use dittograd_device::cuda::CudaGraph;
-use dittograd_device::writes::Writes;
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 
@@ -15,8 +16,8 @@ const OUT_OF_MEMORY: i32 = 2;
 /// Makes steps of several models at once, each with the bits of [`TrainStep::run`]: the models share no parameters.
 #[derive(Default)]
 pub struct Together {
-    /// What all of them read from the host.
-    writes: Writes,
+    /// What goes between all of them and the host.
+    bundle: Bundle,
     /// The programs that were last captured together, by their numbers; `None` where they cannot be.
     captured: Option<(Vec<u64>, Option<CudaGraph>)>,
 }
@@ -41,13 +42,13 @@ impl Together {
             states.push(match is_alone(step) {
                 true => Some(step.run_mine(inputs)),
                 false => step
-                    .give(inputs, None, Some(&mut self.writes))
-                    .and_then(|()| step.begin(Some(&mut self.writes)))
+                    .give(inputs, None, Some(&mut self.bundle))
+                    .and_then(|()| step.begin(Some(&mut self.bundle)))
                     .err()
                     .map(Err),
             });
         }
-        let sent = self.writes.send();
+        let sent = self.bundle.send();
         let begun =
             || steps.iter().zip(&states).filter(|(_, state)| state.is_none()).map(|(step, _)| &*step.0);
         let together = match &sent {
@@ -69,6 +70,34 @@ impl Together {
             step.end(ran)
         };
         steps.iter_mut().zip(states).map(end).collect()
+    }
+
+    /// The losses of several models since they were last read: those that are [kept](TrainStep::keep_losses), else the last one.
+    /// Waits for the device once.
+    #[track_caller]
+    pub fn losses<F>(&mut self, steps: &mut [&mut TrainStep<F>]) -> Vec<Result<Vec<f32>>>
+    where
+        F: for<'s> Fn(&[Var<'s>]) -> Result<Var<'s>>,
+    {
+        let places = steps.iter().map(|step| step.losses_on_gpu()).collect::<Option<Vec<_>>>();
+        let Some(places) = places.filter(|places| places.len() > 1) else {
+            return steps.iter_mut().map(|step| step.unread_losses(None)).collect();
+        };
+        let mut read = || {
+            let buffers: Vec<Buffer> = places.iter().map(|(buffer, _)| buffer.clone()).collect();
+            let words = self.bundle.read(&buffers)?;
+            for (list, _) in places.iter().filter(|(_, is_list)| *is_list) {
+                self.bundle.write("losses", &list.part(0, 1)?, &[0.0])?;
+            }
+            self.bundle.send()?;
+            Ok(words)
+        };
+        match read() {
+            Ok(all) => {
+                steps.iter_mut().zip(all).map(|(step, words)| step.unread_losses(Some(words))).collect()
+            }
+            Err(error) => steps.iter().map(|_| Err(Error::clone(&error))).collect(),
+        }
     }
 
     /// Runs programs that have begun as one. `false` if they cannot be.

@@ -9,7 +9,7 @@ use crate::params::{Param, Params, Traits};
 use crate::session::{Session, Var, with_inputs};
 use crate::sharded::{Carried, Shards, norms, of_a_shard};
 use dittograd_comm::World;
-use dittograd_device::writes::Writes;
+use dittograd_device::bundle::Bundle;
 use dittograd_device::{AnyBuffer, Buffer, DType, Device, Meta};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
@@ -536,7 +536,7 @@ where
         &mut self,
         inputs: &[Batch<'_>],
         there: Option<Range<usize>>,
-        mut later: Option<&mut Writes>,
+        mut later: Option<&mut Bundle>,
     ) -> Result<()> {
         self.follow();
         if there.is_some() {
@@ -646,7 +646,7 @@ where
     /// Begins a step that is not in shards: everything but the run of the program. What the program reads is written now, or with
     /// `later` writes.
     #[track_caller]
-    pub(super) fn begin(&mut self, mut later: Option<&mut Writes>) -> Result<()> {
+    pub(super) fn begin(&mut self, mut later: Option<&mut Bundle>) -> Result<()> {
         let at = self.ready()?;
         let entry = &self.programs[at];
         self.optimizer.begin(entry.trained.iter(), later.as_deref_mut())?;
@@ -740,16 +740,52 @@ where
     /// The losses of all steps since this was last called, which must be [kept](TrainStep::keep_losses). Waits for the device once.
     #[track_caller]
     pub fn losses(&mut self) -> Result<Vec<f32>> {
-        let is_sharded = self.is_sharded();
+        let words = match self.kept_list() {
+            Some(list) => {
+                let words = list.download()?;
+                list.part(0, 1)?.write_words("losses", &[0.0])?;
+                words
+            }
+            None => Vec::new(),
+        };
+        self.take_losses(&words)
+    }
+
+    /// Where losses are kept on the device.
+    fn kept_list(&self) -> Option<&Buffer> {
+        self.kept.as_ref().and_then(|kept| kept.list.as_ref()).filter(|_| !self.is_sharded())
+    }
+
+    /// Where the losses of [`TrainStep::unread_losses`] are on a GPU, and whether they are a list, which becomes empty when it is read.
+    pub(super) fn losses_on_gpu(&self) -> Option<(Buffer, bool)> {
+        let entry = self.entry().ok().filter(|e| e.ran && e.shard.is_none() && self.device.is_cuda())?;
+        match &self.kept {
+            Some(_) => Some((self.kept_list()?.clone(), true)),
+            None => Some((entry.program.output_buffer(0).ok()?, false)),
+        }
+    }
+
+    /// The losses that are [kept](TrainStep::keep_losses), else the last one. `words` are what was read of them on a GPU.
+    #[track_caller]
+    pub(super) fn unread_losses(&mut self, words: Option<Vec<f32>>) -> Result<Vec<f32>> {
+        match (words, &self.kept) {
+            (Some(words), Some(_)) => self.take_losses(&words),
+            (Some(words), None) => Ok(words),
+            (None, Some(_)) => self.losses(),
+            (None, None) => self.loss().map(|loss| vec![loss]),
+        }
+    }
+
+    /// The losses that are kept, of which `words` were read from their list.
+    #[track_caller]
+    fn take_losses(&mut self, words: &[f32]) -> Result<Vec<f32>> {
         let Some(kept) = &mut self.kept else {
             return Err(Error::argument("step", "losses", "they are not kept; call keep_losses first"));
         };
         let steps = std::mem::take(&mut kept.steps);
         let mut losses = std::mem::take(&mut kept.read);
-        if let (Some(list), false) = (&kept.list, is_sharded) {
-            let words = list.download()?;
-            list.part(0, 1)?.write_words("losses", &[0.0])?;
-            losses.extend(words.iter().skip(1).take(words[0].to_bits() as usize));
+        if let Some((count, words)) = words.split_first() {
+            losses.extend(words.iter().take(count.to_bits() as usize));
         }
         if losses.len() == steps {
             return Ok(losses);
@@ -786,7 +822,10 @@ where
         if let (Some(_), Some(shards)) = (&entry.shard, &self.shards) {
             return shards.norms();
         }
-        let gradient = |i: usize| entry.program.output_there(entry.values + i);
+        let gradient = |i: usize| {
+            let i = entry.values + i;
+            AnyBuffer::new(entry.program.output_buffer(i)?, entry.program.output_meta(i)?)
+        };
         let gradients = (0..entry.trained.len()).map(gradient).collect::<Result<Vec<_>>>()?;
         let names = entry.trained.iter().map(|p| p.name().to_string());
         Ok(names.zip(norms(&self.device, &gradients)?).collect())

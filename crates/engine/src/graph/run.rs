@@ -6,8 +6,8 @@ use super::compile::Plan;
 use crate::effect::{Effect, EffectOf, HostValue};
 use crate::nats::Nats;
 use crate::params::Param;
+use dittograd_device::bundle::{Bundle, write};
 use dittograd_device::cuda::{self, Captured, Cuda, CudaGraph};
-use dittograd_device::writes::{Writes, write};
 use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, emptied};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
@@ -386,7 +386,7 @@ impl Compiled {
         input: usize,
         meta: Meta,
         words: &[f32],
-        later: Option<&mut Writes>,
+        later: Option<&mut Bundle>,
     ) -> Result<()> {
         self.check_input(input, meta, words)?;
         write("program", self.slot(input, meta)?.buffer(), words, later)
@@ -416,24 +416,22 @@ impl Compiled {
         slot.copy_from("program", value)
     }
 
-    /// An output of the last run where it is, until the next one.
-    pub(crate) fn output_there(&self, i: usize) -> Result<AnyBuffer> {
+    /// Where an output of the last run is.
+    pub(crate) fn output_buffer(&self, i: usize) -> Result<Buffer> {
         let (place, meta) = self.output_at(i)?;
         let n = meta.shape.numel();
-        let there = match place {
-            Place::Arena(_) if n == 0 => self.arena.part(0, 0)?,
-            Place::Arena(at) => self.arena.part(at, n)?,
-            Place::Outside(o, at) => self.outside[o].buffer().part(at, n)?,
-        };
-        AnyBuffer::new(there, meta)
+        match place {
+            Place::Arena(_) if n == 0 => self.arena.part(0, 0),
+            Place::Arena(at) => self.arena.part(at, n),
+            Place::Outside(o, at) => self.outside[o].buffer().part(at, n),
+        }
     }
 
     /// A copy of an output of the last run. Does not wait for the device.
     pub(crate) fn copy_output(&self, i: usize) -> Result<AnyBuffer> {
-        let there = self.output_there(i)?;
-        let meta = there.meta();
+        let (from, meta) = (self.output_buffer(i)?, self.output_meta(i)?);
         let copy = AnyBuffer::new(self.device.alloc_for("program output", &meta.shape)?, meta)?;
-        copy.copy_from("program", &there)?;
+        copy.copy_from("program", &AnyBuffer::new(from, meta)?)?;
         Ok(copy)
     }
 
@@ -456,7 +454,7 @@ impl Compiled {
     }
 
     /// Gives a run what changes from one to the next besides its inputs, now or with `later` writes.
-    pub(crate) fn begin(&self, random_calls: u64, later: Option<&mut Writes>) -> Result<()> {
+    pub(crate) fn begin(&self, random_calls: u64, later: Option<&mut Bundle>) -> Result<()> {
         let written = || self.effects().flat_map(|e| e.effect.writes());
         let is_released = |b: &AnyBuffer| b.buffer().is_released();
         if self.outside.iter().any(is_released) || written().any(|p| is_released(&p.buffer())) {

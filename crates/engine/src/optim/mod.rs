@@ -25,8 +25,8 @@ pub(crate) use rules::{Element, HYPERS, Kind};
 use crate::effect::{Effect, HostValue};
 use crate::gradients::Grads;
 use crate::params::{Param, Params};
+use dittograd_device::bundle::{Bundle, write};
 use dittograd_device::cuda::Source;
-use dittograd_device::writes::{Writes, write};
 use dittograd_device::{AnyBuffer, Backend, Buffer, Device};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
@@ -380,7 +380,7 @@ impl Optimizer {
     pub(crate) fn begin<'a>(
         &mut self,
         params: impl Iterator<Item = &'a Param> + Clone,
-        later: Option<&mut Writes>,
+        later: Option<&mut Bundle>,
     ) -> Result<()> {
         self.check()?;
         let limit = self.clip_value.unwrap_or(f64::INFINITY);
