@@ -64,6 +64,9 @@ fn put_back(params: &Params, kept: &[AnyBuffer]) -> Result<()> {
     params.iter().zip(kept).try_for_each(|(p, kept)| p.buffer().copy_from("paranoid", kept))
 }
 
+/// The tensors of a state by their names.
+type Named<'t> = &'t dyn Fn(&str) -> Option<AnyBuffer>;
+
 /// What the check of steps needs.
 pub(super) struct Paranoid<'a> {
     every: u64,
@@ -113,7 +116,7 @@ impl<'a> Paranoid<'a> {
         step: u64,
         ways: [&'static str; 2],
         [a, b]: [&StateHash; 2],
-        tensors: [&dyn Fn(&str) -> Option<AnyBuffer>; 2],
+        tensors: [Named<'_>; 2],
     ) -> Result<Fault> {
         let fault = |what, tensor, values: [String; 2]| {
             let [one, other] = values;
