@@ -61,7 +61,7 @@ fn keep(params: &Params, kept: &mut Vec<AnyBuffer>) -> Result<()> {
 
 /// Gives the parameters back what they were.
 fn put_back(params: &Params, kept: &[AnyBuffer]) -> Result<()> {
-    params.iter().zip(kept).try_for_each(|(p, kept)| p.buffer().copy_from("paranoid", kept))
+    params.iter().zip(kept).try_for_each(|(p, kept)| p.set_from(kept))
 }
 
 /// The tensors of a state by their names.
