@@ -28,6 +28,14 @@ impl Model {
         Model { seed, params, net, train, test }
     }
 
+    fn plain(&self, steps: u64) -> Trainer<'_> {
+        let batches = Batches::new(self.train.clone(), 12, self.seed).unwrap();
+        Trainer::new(&self.params, Optimizer::adamw(0.05), batches, |v| {
+            self.net.forward(v[0])?.cross_entropy(v[1])
+        })
+        .steps(steps)
+    }
+
     fn trainer(&self, lr: f64) -> Trainer<'_> {
         let rows = LabelLoss { reduction: Reduction::None, ..LabelLoss::default() };
         let evaluation = Evaluation::new(
@@ -121,13 +129,8 @@ fn make_a_step_in_one_launch() {
         let fake = Fake::computing(1, 1 << 28);
         let device = Device::from_cuda(fake.open().unwrap());
         let models: Vec<Model> = (0..seeds).map(|seed| Model::new(&device, seed)).collect();
-        let trainer = |m| {
-            let Model { params, net, train, seed, .. } = m;
-            let batches = Batches::new(Dataset::clone(train), 12, *seed).unwrap();
-            Trainer::new(params, Optimizer::adamw(0.05), batches, |v| net.forward(v[0])?.cross_entropy(v[1]))
-                .steps(steps)
-        };
-        assert!(run_together(models.iter().map(trainer).collect()).iter().all(Result::is_ok));
+        let trainers = models.iter().map(|m| m.plain(steps));
+        assert!(run_together(trainers.collect()).iter().all(Result::is_ok));
         let calls = fake.calls_by_symbol();
         ["cuGraphLaunch", "cuMemcpyHtoDAsync_v2", "cuLaunchKernel"].map(|name| calls[name])
     };

@@ -158,7 +158,8 @@ fn picture_of_training() {
 #[test]
 fn picture_of_several_runs() {
     let folder = Folder::new();
-    let run = |k: usize| (0..50).map(|i| (i as f64, (1.0 + 0.2 * noise(50 * k + i)) / (i + 1) as f64)).collect();
+    let run =
+        |k: usize| (0..50).map(|i| (i as f64, (1.0 + 0.2 * noise(50 * k + i)) / (i + 1) as f64)).collect();
     let test = |k: usize| (0..5).map(|i| (10.0 * i as f64, 1.0 / (i + k + 1) as f64)).collect();
     let lines = vec![
         ("training".to_string(), (0..3).map(run).collect()),

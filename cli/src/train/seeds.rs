@@ -164,14 +164,22 @@ pub(super) fn run(
     let mut plans = plans(&commands, &busy)?;
     busy.now("building the models");
     // Errors about the model appear before the folder is created.
-    let built =
-        commands.iter().zip(&plans).zip(&devices).map(|((command, plan), device)| command.built(plan, device));
+    let built = commands
+        .iter()
+        .zip(&plans)
+        .zip(&devices)
+        .map(|((command, plan), device)| command.built(plan, device));
     let built = built.collect::<Answer<Vec<(Params, Net)>>>()?;
     let model = plans.first().map(|p| p.spec.model.name()).unwrap_or_default();
     let home = match (&command.resume, &command.out) {
         (Some(from), None) => Some(from.clone()),
         _ => folder::make_for_many(command.out.as_deref(), &model, SEEDS)?,
     };
+    for (option, is_given) in [("--keep", command.keep.is_some()), ("--tensorboard", command.tensorboard)] {
+        if is_given && home.is_none() {
+            return fail(format!("{option} needs a folder, not --out none"));
+        }
+    }
     if let Some(home) = &home {
         write(home, &json!({"seeds": seeds.iter().map(|s| row(*s)).collect::<Vec<_>>()}))?;
     }
@@ -287,11 +295,7 @@ impl All<'_> {
     }
 
     /// Runs them in turns of a step, which on a GPU is one launch.
-    fn together(
-        &self,
-        jobs: Vec<(Job, Begun)>,
-        means: &Mutex<Means<'_>>,
-    ) -> Answer<Vec<Answer<Fitted>>> {
+    fn together(&self, jobs: Vec<(Job, Begun)>, means: &Mutex<Means<'_>>) -> Answer<Vec<Answer<Fitted>>> {
         let mut reports = Vec::new();
         for (i, (job, begun)) in jobs.iter().enumerate() {
             reports.push(self.report(i, job, begun, means, true)?);
@@ -363,13 +367,7 @@ impl All<'_> {
         failed.map_or(Ok(!is_cut), Err)
     }
 
-    fn print(
-        &self,
-        results: &Results,
-        spreads: &Spreads,
-        mut object: Value,
-        seconds: f64,
-    ) -> Answer<()> {
+    fn print(&self, results: &Results, spreads: &Spreads, mut object: Value, seconds: f64) -> Answer<()> {
         let out = self.out;
         let outcomes = || results.iter().filter_map(|(_, fitted)| fitted.as_ref().ok()).map(|f| &f.outcome);
         // All of them make their steps at the same time.
