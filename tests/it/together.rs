@@ -138,7 +138,8 @@ fn make_a_step_in_one_launch() {
         let (few, many) = (calls(seeds, 11), calls(seeds, 20));
         [0, 1, 2].map(|i| many[i] - few[i])
     };
-    assert_eq!(grown(5), [9, 9, 9]);
+    // The loss is read after each, all of them by one copy and one kernel more.
+    assert_eq!(grown(5), [9, 18, 18]);
 }
 
 #[test]
@@ -240,9 +241,9 @@ fn survive_a_call_that_fails() {
     };
     let (want, ..) = run(None);
     assert_eq!(want.len(), 2);
-    for code in [1, 2] {
+    for (code, every) in [(1, 5), (2, 7)] {
         let mut swept = 0;
-        for call in (1..).step_by(3) {
+        for call in (1..).step_by(every) {
             let (prints, failed, _) = run(Some((call, code)));
             assert!(prints.iter().all(|p| want.contains(p)), "call {call} failing with {code}");
             if !failed {
@@ -250,6 +251,6 @@ fn survive_a_call_that_fails() {
             }
             swept += 1;
         }
-        assert!(swept > 40, "{swept}");
+        assert!(swept > 20, "{swept}");
     }
 }
