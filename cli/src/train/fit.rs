@@ -239,7 +239,7 @@ pub(super) struct Report<'a> {
 }
 
 /// Tells of an evaluation: its step, the training loss and the scores.
-pub(super) type Among<'a> = Box<dyn FnMut(u64, f32, &Scores) + 'a>;
+pub(super) type Among<'a> = Box<dyn FnMut(u64, f32, &Scores) + Send + 'a>;
 
 impl<'a> Report<'a> {
     pub(super) fn new(

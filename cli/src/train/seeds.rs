@@ -10,13 +10,13 @@ use crate::task;
 use crate::{Answer, Fail, Global, fail};
 use dittograd::io::atomic;
 use dittograd::prelude::*;
-use dittograd::train::{CHECKPOINT, End, run_together};
+use dittograd::train::{CHECKPOINT, End, Outcome, run_together};
 use serde_json::{Value, json};
-use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// The most runs at a time.
 pub(super) const MOST: u64 = 256;
@@ -106,6 +106,21 @@ impl Train {
     }
 }
 
+/// A device for each of so many runs: one GPU for all, or each a part of the threads of the CPU.
+fn parts(device: Device, count: usize) -> Answer<Vec<Device>> {
+    let threads = (device.threads() / count).max(1);
+    let part = |_| match device.is_cuda() {
+        true => Ok(device.clone()),
+        false => Ok(Device::cpu_with(threads, crate::simd()?)?.in_mode(device.numerics())?),
+    };
+    (0..count).map(part).collect()
+}
+
+/// Even if a thread that held it has panicked.
+fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Settings and data of all runs, made on as many threads as there are cores.
 fn plans(commands: &[Train], busy: &Busy) -> Answer<Vec<Plan>> {
     let next = AtomicUsize::new(0);
@@ -115,7 +130,7 @@ fn plans(commands: &[Train], busy: &Busy) -> Answer<Vec<Plan>> {
             .and_then(|i| commands.get(i).map(|command| (i, command)))
         {
             let plan = command.plan(busy, true);
-            plans.lock().unwrap_or_else(PoisonError::into_inner).insert(i, plan);
+            held(&plans).insert(i, plan);
         }
     };
     std::thread::scope(|scope| {
@@ -145,18 +160,27 @@ pub(super) fn run(
     let mut command = command.clone();
     command.out = command.out.filter(|out| !command.resume.as_ref().is_some_and(|from| is_same(out, from)));
     let busy = out.busy("looking for devices");
-    let device = global.device()?;
+    let devices = parts(global.device()?, seeds.len())?;
     let mut commands: Vec<Train> = seeds.iter().map(|seed| command.of_seed(*seed)).collect();
     let mut plans = plans(&commands, &busy)?;
     busy.now("building the models");
     // Errors about the model appear before the folder is created.
-    let built = commands.iter().zip(&plans).map(|(command, plan)| command.built(plan, &device));
+    let built = commands
+        .iter()
+        .zip(&plans)
+        .zip(&devices)
+        .map(|((command, plan), device)| command.built(plan, device));
     let built = built.collect::<Answer<Vec<(Params, Net)>>>()?;
     let model = plans.first().map(|p| p.spec.model.name()).unwrap_or_default();
     let home = match (&command.resume, &command.out) {
         (Some(from), None) => Some(from.clone()),
         _ => folder::make_for_many(command.out.as_deref(), &model, SEEDS)?,
     };
+    for (option, is_given) in [("--keep", command.keep.is_some()), ("--tensorboard", command.tensorboard)] {
+        if is_given && home.is_none() {
+            return fail(format!("{option} needs a folder, not --out none"));
+        }
+    }
     if let Some(home) = &home {
         write(home, &json!({"seeds": seeds.iter().map(|s| row(*s)).collect::<Vec<_>>()}))?;
     }
@@ -169,6 +193,7 @@ pub(super) fn run(
     drop(busy);
     let mode = crate::models::name(&command.mode);
     let at = home.as_ref().map(|home| home.display().to_string());
+    let device = &devices[0];
     if let Some(Plan { spec, data, .. }) = plans.first() {
         let (name, rows, test) = (data.train.name(), data.train.rows(), data.test.rows());
         out.progress(
@@ -184,9 +209,12 @@ pub(super) fn run(
             },
         );
     }
-    let all = All { seeds, commands, device, out, home };
+    let data = plans.first().map(|p| p.data.train.name().to_string()).unwrap_or_default();
+    let title = format!("{model} on {data} from {}, and their mean", listed(&seeds));
+    let all = All { seeds, commands, devices, out, home, title };
+    let start = Instant::now();
     let results = all.train(plans.into_iter().zip(built))?;
-    all.tell(results)
+    all.tell(results, start.elapsed().as_secs_f64())
 }
 
 /// Seeds as text.
@@ -211,51 +239,99 @@ fn write(home: &Path, value: &Value) -> Answer<()> {
 struct All<'a> {
     seeds: Vec<u64>,
     commands: Vec<Train>,
-    device: Device,
+    /// The device of each: on the CPU each has a part of the threads.
+    devices: Vec<Device>,
     out: &'a Out,
     /// The folder that theirs are in.
     home: Option<PathBuf>,
+    /// The title of the picture.
+    title: String,
 }
 
 /// The result of each run.
 type Results = Vec<(u64, Answer<Fitted>)>;
 
 impl All<'_> {
-    /// Runs all of them.
+    /// Runs all of them: on the CPU each on a thread of its own, else together.
     fn train(&self, plans: impl Iterator<Item = (Plan, (Params, Net))>) -> Answer<Results> {
-        let (device, out, count) = (&self.device, self.out, self.seeds.len());
         let jobs = plans.map(|(plan, built)| Job::new(plan, built)).collect::<Answer<Vec<(Job, Begun)>>>()?;
-        let (jobs, begun): (Vec<Job>, Vec<Begun>) = jobs.into_iter().unzip();
-        let means = RefCell::new(Means { out, count, at: BTreeMap::new() });
-        let mut reports = Vec::new();
-        for (i, ((job, begun), command)) in jobs.iter().zip(&begun).zip(&self.commands).enumerate() {
-            let (means, seed) = (&means, self.seeds[i]);
-            let tell = move |step, loss, scores: &Scores| means.borrow_mut().add(seed, step, loss, scores);
-            let report = Report::new(command, device, out, event_files(begun, command, out)?, job.range);
-            // The last one completes the means.
-            reports.push(report.among(i + 1 == count, Box::new(tell)));
+        let means = Mutex::new(Means { out: self.out, count: self.seeds.len(), at: BTreeMap::new() });
+        let fitted = match self.devices[0].is_cuda() {
+            true => self.together(jobs, &means)?,
+            false => self.beside(jobs, &means),
+        };
+        held(&means).flush(u64::MAX);
+        Ok(self.seeds.iter().copied().zip(fitted).collect())
+    }
+
+    /// The report of a run, whose evaluations become means.
+    fn report<'r>(
+        &'r self,
+        i: usize,
+        job: &Job,
+        begun: &Begun,
+        means: &'r Mutex<Means<'_>>,
+        in_turns: bool,
+    ) -> Answer<Report<'r>> {
+        let (command, device, out, seed) = (&self.commands[i], &self.devices[i], self.out, self.seeds[i]);
+        let tell = move |step, loss, scores: &Scores| held(means).add(seed, step, loss, scores, in_turns);
+        let report = Report::new(command, device, out, event_files(begun, command, out)?, job.range);
+        // The last one completes the means.
+        Ok(report.among(i + 1 == self.seeds.len(), Box::new(tell)))
+    }
+
+    /// The result of a run that has ended.
+    fn end(
+        &self,
+        i: usize,
+        job: &Job,
+        report: &mut Report<'_>,
+        ended: Result<Outcome, Error>,
+    ) -> Answer<Fitted> {
+        report.finish();
+        match report.failed.take() {
+            Some(failed) => Err(failed),
+            None => job.end(ended.map_err(in_options)?, report, &self.devices[i], self.out),
         }
+    }
+
+    /// Runs them in turns of a step, which on a GPU is one launch.
+    fn together(&self, jobs: Vec<(Job, Begun)>, means: &Mutex<Means<'_>>) -> Answer<Vec<Answer<Fitted>>> {
+        let mut reports = Vec::new();
+        for (i, (job, begun)) in jobs.iter().enumerate() {
+            reports.push(self.report(i, job, begun, means, true)?);
+        }
+        let (jobs, begun): (Vec<Job>, Vec<Begun>) = jobs.into_iter().unzip();
         let mut trainers = Vec::new();
-        for (((job, begun), command), report) in jobs.iter().zip(begun).zip(&self.commands).zip(&mut reports)
-        {
-            trainers.push(job.trainer(begun, command)?.observe(|event| report.see(event)));
+        for (i, ((job, begun), report)) in jobs.iter().zip(begun).zip(&mut reports).enumerate() {
+            trainers.push(job.trainer(begun, &self.commands[i])?.observe(|event| report.see(event)));
         }
         let ended = run_together(trainers);
-        reports.iter().for_each(Report::finish);
-        means.borrow_mut().flush(u64::MAX);
-        let mut results = Results::new();
-        for (((seed, job), report), ended) in self.seeds.iter().zip(&jobs).zip(&mut reports).zip(ended) {
-            let fitted = match report.failed.take() {
-                Some(failed) => Err(failed),
-                None => ended.map_err(in_options).and_then(|outcome| job.end(outcome, report, device, out)),
+        let all = jobs.iter().zip(&mut reports).zip(ended).enumerate();
+        Ok(all.map(|(i, ((job, report), ended))| self.end(i, job, report, ended)).collect())
+    }
+
+    /// Runs each on a thread.
+    fn beside(&self, jobs: Vec<(Job, Begun)>, means: &Mutex<Means<'_>>) -> Vec<Answer<Fitted>> {
+        let run = |i: usize, (job, begun): (Job, Begun)| {
+            let mut report = self.report(i, &job, &begun, means, false)?;
+            let trainer = job.trainer(begun, &self.commands[i])?;
+            let ended = trainer.observe(|event| report.see(event)).run();
+            self.end(i, &job, &mut report, ended)
+        };
+        let lost = || fail("its thread could not be started");
+        std::thread::scope(|scope| {
+            let start = |(i, job)| std::thread::Builder::new().spawn_scoped(scope, move || run(i, job));
+            let threads: Vec<_> = jobs.into_iter().enumerate().map(start).collect();
+            let end = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, Answer<Fitted>>>| {
+                thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(lost)
             };
-            results.push((*seed, fitted));
-        }
-        Ok(results)
+            threads.into_iter().map(end).collect()
+        })
     }
 
     /// Tells of all results, and writes them.
-    fn tell(&self, results: Results) -> Answer {
+    fn tell(&self, results: Results, seconds: f64) -> Answer {
         let spreads = Spreads::of(&results);
         let object = json!({
             "seeds": results.iter().map(|(seed, fitted)| object(*seed, fitted)).collect::<Vec<_>>(),
@@ -266,10 +342,10 @@ impl All<'_> {
         if let Some(home) = &self.home {
             write(home, &object)?;
             if stopped.is_none() {
-                curves(home, &good)?;
+                curves(home, &self.title, &good)?;
             }
         }
-        self.print(&results, &spreads, object)?;
+        self.print(&results, &spreads, object, seconds)?;
         if let Some(fitted) = stopped {
             let how = match &self.home {
                 Some(home) => format!("go on with: dittograd train --resume {}", home.display()),
@@ -292,26 +368,28 @@ impl All<'_> {
         failed.map_or(Ok(!is_cut), Err)
     }
 
-    fn print(&self, results: &Results, spreads: &Spreads, mut object: Value) -> Answer<()> {
+    fn print(&self, results: &Results, spreads: &Spreads, mut object: Value, seconds: f64) -> Answer<()> {
         let out = self.out;
         let outcomes = || results.iter().filter_map(|(_, fitted)| fitted.as_ref().ok()).map(|f| &f.outcome);
-        // All of them wait for the same steps.
+        // All of them make their steps at the same time.
         let longest = outcomes().max_by_key(|o| o.times.steps);
         let ran = longest.map_or(0, |o| o.ran);
-        let times = longest.map(|o| o.times).unwrap_or_default();
-        let step_ms = times.steps.as_secs_f64() * 1e3 / ran.saturating_sub(1).max(1) as f64;
+        let steps = longest.map(|o| o.times.steps).unwrap_or_default();
+        let step_ms = steps.as_secs_f64() * 1e3 / ran.saturating_sub(1).max(1) as f64;
         let evaluations: f64 = outcomes().map(|o| o.times.evaluations.as_secs_f64()).sum();
         let files: f64 = outcomes().map(|o| o.times.files.as_secs_f64()).sum();
-        let seconds = (times.first_step + times.steps).as_secs_f64() + evaluations + files;
-        let memory = self.device.memory();
-        let numerics = self.device.numerics().to_string();
+        let device = &self.devices[0];
+        // A GPU is one for all.
+        let own = if device.is_cuda() { &self.devices[..1] } else { &self.devices[..] };
+        let peak: usize = own.iter().map(|device| device.memory().peak).sum();
+        let numerics = device.numerics().to_string();
         if out.json() {
             object["seconds"] = json!(seconds);
             object["ms_per_step"] = json!(step_ms);
             object["evaluation_seconds"] = json!(evaluations);
-            object["device"] = json!(self.device.to_string());
+            object["device"] = json!(device.to_string());
             object["numerics"] = json!(numerics);
-            object["peak_bytes"] = json!(memory.peak);
+            object["peak_bytes"] = json!(peak);
             object["out"] = json!(self.home.as_ref().map(|home| home.display().to_string()));
             return out.line(&object.to_string());
         }
@@ -320,7 +398,7 @@ impl All<'_> {
             out.line(&format!(
                 "{ran} steps of {count} runs in {seconds:.2} s: {step_ms:.3} ms a step of all, evaluations {evaluations:.2} s, \
                  files {files:.2} s; memory peak {}, numerics {numerics}",
-                bytes(memory.peak)
+                bytes(peak)
             ))?;
         }
         for line in spreads.lines() {
@@ -391,6 +469,12 @@ impl Numbers {
             most: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         }
     }
+
+    /// The mean and the deviation of a score.
+    fn text(&self, name: &str) -> String {
+        let [mean, deviation] = [self.mean, self.deviation].map(|v| task::number(name, v));
+        task::phrase(name, &format!("{mean} ± {deviation}"))
+    }
 }
 
 /// The numbers of each score, by its name, in the order of the scores.
@@ -421,20 +505,14 @@ impl Spreads {
     /// A line for each score.
     fn lines(&self) -> impl Iterator<Item = String> {
         self.0.iter().map(|(name, n)| {
-            let text = |number: &dyn Fn(f64) -> String| {
-                let [mean, deviation, least, most] = [n.mean, n.deviation, n.least, n.most].map(number);
-                format!("{mean} ± {deviation} (from {least} to {most})")
-            };
-            format!("{}, {} runs", task::phrase(name, text), n.count)
+            let [least, most] = [n.least, n.most].map(|v| task::number(name, v));
+            format!("{}, from {least} to {most} in {} runs", n.text(name), n.count)
         })
     }
 
     /// Means and deviations in one line.
     fn text(&self) -> String {
-        let word = |(name, n): &(String, Numbers)| {
-            task::phrase(name, |number| format!("{} ± {}", number(n.mean), number(n.deviation)))
-        };
-        self.0.iter().map(word).collect::<Vec<_>>().join(", ")
+        self.0.iter().map(|(name, n)| n.text(name)).collect::<Vec<_>>().join(", ")
     }
 }
 
@@ -447,7 +525,8 @@ struct Means<'a> {
 }
 
 impl Means<'_> {
-    fn add(&mut self, seed: u64, step: u64, loss: f32, scores: &Scores) {
+    /// An evaluation. Runs that make their steps `in_turns` never come back to an earlier one.
+    fn add(&mut self, seed: u64, step: u64, loss: f32, scores: &Scores, in_turns: bool) {
         if self.out.json() {
             let line = || {
                 let mut line = json!({"seed": seed, "step": step, "loss": loss});
@@ -458,9 +537,11 @@ impl Means<'_> {
         }
         let all = self.at.entry(step).or_default();
         all.push((loss, scores.clone()));
-        // Runs make their steps in turns: nobody comes back to an earlier one.
-        let until = if all.len() == self.count { step + 1 } else { step };
-        self.flush(until);
+        match all.len() == self.count {
+            true => self.flush(step + 1),
+            false if in_turns => self.flush(step),
+            false => {}
+        }
     }
 
     /// Tells of all steps before `until`.
@@ -482,7 +563,7 @@ impl Means<'_> {
 }
 
 /// Draws the measurements of all runs against the step.
-fn curves(home: &Path, runs: &[&Fitted]) -> Answer<()> {
+fn curves(home: &Path, title: &str, runs: &[&Fitted]) -> Answer<()> {
     let lines: Vec<&[Value]> =
         runs.iter().filter_map(|f| f.outcome.folder.as_ref()).map(|f| f.lines()).collect();
     let points = |lines: &[Value], key: &str| -> Vec<(f64, f64)> {
@@ -501,6 +582,5 @@ fn curves(home: &Path, runs: &[&Fitted]) -> Answer<()> {
     if panels.iter().all(|p| p.lines.iter().all(|(_, runs)| runs.iter().all(Vec::is_empty))) {
         return Ok(());
     }
-    let title = format!("{} runs, and their mean", lines.len());
-    picture::spreads(&home.join("seeds"), &title, &panels)
+    picture::spreads(&home.join("seeds"), title, &panels)
 }

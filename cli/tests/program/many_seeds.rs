@@ -62,7 +62,7 @@ fn are_the_runs_of_each_seed() {
         // Means of evaluations, and of the scores at the end.
         assert!(all.out.contains("step 4 loss ") && all.out.contains(" ± "), "{}", all.out);
         assert!(
-            all.out.lines().any(|l| l.starts_with("accuracy ") && l.ends_with("%, 3 runs")),
+            all.out.lines().any(|l| l.starts_with("accuracy ") && l.ends_with(" in 3 runs")),
             "{}",
             all.out
         );
@@ -126,7 +126,7 @@ fn stop_together_and_are_saved() {
     while !home.path().join("cut/seed-8/checkpoint.safetensors").exists() {
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    signal(&child, "-INT");
+    signal(&child, "-TERM");
     let cut = crate::program::Run::of(child.wait_with_output().unwrap());
     assert_eq!(cut.code, Some(1), "{}{}", cut.out, cut.err);
     assert!(cut.err.contains("go on with: dittograd train --resume cut"), "{}", cut.err);
