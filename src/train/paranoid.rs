@@ -5,7 +5,6 @@
 //! they do not, something was computed or kept wrong, and the step is repeated from the copy until both ways agree.
 
 use super::record::StateHash;
-use super::run::Run;
 use super::step::{How, Loss, Stepper};
 use crate::data::Samples;
 use crate::device::AnyBuffer;
@@ -19,6 +18,9 @@ use std::rc::Rc;
 /// Most tries of a step, and most faults of a run.
 const MOST_TRIES: u64 = 3;
 const MOST_FAULTS: u64 = 10;
+
+/// Why a state cannot be gone back to.
+const LOST: &str = "the state before it is lost, since its copy has changed too";
 
 /// A fault of the hardware: what must be the same twice was not.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,6 +64,11 @@ fn keep(params: &Params, kept: &mut Vec<AnyBuffer>) -> Result<()> {
 /// Gives the parameters back what they were.
 fn put_back(params: &Params, kept: &[AnyBuffer]) -> Result<()> {
     params.iter().zip(kept).try_for_each(|(p, kept)| p.set_from(kept))
+}
+
+/// The bits of a number, and the number.
+fn text(x: f32) -> String {
+    format!("{:08x} ({x:?})", canonical_bits(x))
 }
 
 /// The tensors of a state by their names.
@@ -132,7 +139,6 @@ impl<'a> Paranoid<'a> {
             let differ = |(a, b): (&f32, &f32)| canonical_bits(*a) != canonical_bits(*b);
             if let Some(i) = words[0].iter().zip(&words[1]).position(differ) {
                 let what = format!("element {:?} of tensor {name}", shape.place(i));
-                let text = |x: f32| format!("{:08x} ({x:?})", canonical_bits(x));
                 return Ok(fault(what, Some(name), [text(words[0][i]), text(words[1][i])]));
             }
         }
@@ -156,94 +162,100 @@ fn broken(step: u64, why: &str, fault: &Fault) -> Error {
     Error::new("train", ErrorKind::Hardware { why })
 }
 
-impl<'a> Run<'a> {
-    /// Makes the next step by both ways, as often as it takes until they agree. Returns the losses of all steps since they were last read.
+/// The run's own way to compute a step, and how a fault is reported.
+pub(super) struct Checked<'c, 'a> {
+    pub params: &'c Params,
+    pub stepper: &'c mut Stepper<'a>,
+    /// The step, counted from 1.
+    pub step: u64,
+    pub tell: &'c mut dyn FnMut(&Fault) -> Result<()>,
+}
+
+/// The hash of the state that a way to compute steps has arrived at.
+fn hash_of(params: &Params, way: &Stepper<'_>) -> Result<StateHash> {
+    StateHash::current(params, way.optimizer(), way.random_calls())
+}
+
+impl Paranoid<'_> {
+    /// Makes a step by both ways, as often as it takes until they agree. Returns the losses of all steps since they were last read.
     #[track_caller]
-    pub(super) fn step_twice(&mut self, check: &mut Paranoid<'a>, batch: &Samples) -> Result<Vec<f32>> {
-        let (params, step) = (self.params, self.step + 1);
-        let current = self.look_at_rest(check, step)?;
-        let before = &mut check.before;
+    pub(super) fn step(&mut self, mut run: Checked<'_, '_>, batch: &Samples) -> Result<Vec<f32>> {
+        let (params, step) = (run.params, run.step);
+        let current = self.look_at_rest(&mut run)?;
+        let before = &mut self.before;
         keep(params, &mut before.params)?;
-        self.stepper.optimizer().keep(&mut before.optimizer)?;
-        (before.random_calls, before.hash) = (self.stepper.random_calls(), current);
+        run.stepper.optimizer().keep(&mut before.optimizer)?;
+        (before.random_calls, before.hash) = (run.stepper.random_calls(), current);
         let mut earlier = None;
         for tries in 1.. {
-            self.stepper.step(params, batch, true)?;
-            let mut losses = self.stepper.losses()?;
+            run.stepper.step(params, batch, true)?;
+            let mut losses = run.stepper.losses()?;
             let loss = losses.pop().unwrap_or(f32::NAN);
             let earlier = earlier.get_or_insert(losses);
-            let one = StateHash::current(params, self.stepper.optimizer(), self.stepper.random_calls())?;
-            keep(params, &mut check.after)?;
-            let Paranoid { other, before, after, ways, .. } = &mut *check;
+            let one = hash_of(params, run.stepper)?;
+            keep(params, &mut self.after)?;
+            let Paranoid { other, before, after, ways, .. } = &mut *self;
             put_back(params, &before.params)?;
             other.go_back(params, &before.optimizer, before.random_calls)?;
             other.step(params, batch, true)?;
             let again = other.losses()?.last().copied().unwrap_or(f32::NAN);
-            let two = StateHash::current(params, other.optimizer(), other.random_calls())?;
-            let bits = [loss, again].map(canonical_bits);
-            if bits[0] == bits[1] && one == two {
-                check.agreed = Some((step, two));
+            let two = hash_of(params, other)?;
+            if canonical_bits(loss) == canonical_bits(again) && one == two {
+                self.agreed = Some((step, two));
                 earlier.push(loss);
                 return Ok(std::mem::take(earlier));
             }
             let fault = if one == two {
-                let text = |x: f32| format!("{:08x} ({x:?})", canonical_bits(x));
                 let found = [(ways[0], text(loss)), (ways[1], text(again))];
                 Fault { step, what: "the loss".into(), tensor: None, found }
             } else {
                 let now: Vec<AnyBuffer> = params.iter().map(|p| p.buffer()).collect();
-                let by_one = |name: &str| tensor_of(params, after, &self.stepper, name);
+                let by_one = |name: &str| tensor_of(params, after, run.stepper, name);
                 let by_two = |name: &str| tensor_of(params, &now, other, name);
                 Paranoid::difference(step, *ways, [&one, &two], [&by_one, &by_two])?
             };
             put_back(params, &before.params)?;
-            self.stepper.go_back(params, &before.optimizer, before.random_calls)?;
-            let back = StateHash::current(params, self.stepper.optimizer(), self.stepper.random_calls())?;
-            if back != before.hash {
-                return Err(broken(
-                    step,
-                    "the state before it is lost, since its copy has changed too",
-                    &fault,
-                ));
+            run.stepper.go_back(params, &before.optimizer, before.random_calls)?;
+            if hash_of(params, run.stepper)? != before.hash {
+                return Err(broken(step, LOST, &fault));
             }
-            self.found(check, fault, tries)?;
+            self.found(&mut run, fault, tries)?;
         }
         Err(Error::new("train", ErrorKind::Internal { what: "a step without an end" }))
     }
 
     /// The hash of the state before a step, which must be that after the step before if that was checked. If memory has changed since, it gets back
     /// what was there.
-    fn look_at_rest(&mut self, check: &mut Paranoid<'a>, step: u64) -> Result<StateHash> {
-        let params = self.params;
-        let hash = |way: &Stepper<'_>| StateHash::current(params, way.optimizer(), way.random_calls());
-        let current = hash(&self.stepper)?;
-        let Some(agreed) = check.agreed_at(step - 1).filter(|agreed| **agreed != current).cloned() else {
+    fn look_at_rest(&mut self, run: &mut Checked<'_, '_>) -> Result<StateHash> {
+        let (params, step) = (run.params, run.step);
+        let current = hash_of(params, run.stepper)?;
+        let Some(agreed) = self.agreed_at(step - 1).filter(|agreed| **agreed != current).cloned() else {
             return Ok(current);
         };
         let now: Vec<AnyBuffer> = params.iter().map(|p| p.buffer()).collect();
-        let was = |name: &str| tensor_of(params, &check.after, &check.other, name);
-        let is = |name: &str| tensor_of(params, &now, &self.stepper, name);
+        let was = |name: &str| tensor_of(params, &self.after, &self.other, name);
+        let is = |name: &str| tensor_of(params, &now, run.stepper, name);
         let ways = ["after the step before", "in memory now"];
         let fault = Paranoid::difference(step, ways, [&agreed, &current], [&was, &is])?;
         let mut kept = KeptState::default();
-        check.other.optimizer().keep(&mut kept)?;
-        put_back(params, &check.after)?;
-        self.stepper.go_back(params, &kept, check.other.random_calls())?;
-        if hash(&self.stepper)? != agreed {
-            return Err(broken(step, "the state before it is lost, since its copy has changed too", &fault));
+        self.other.optimizer().keep(&mut kept)?;
+        put_back(params, &self.after)?;
+        run.stepper.go_back(params, &kept, self.other.random_calls())?;
+        if hash_of(params, run.stepper)? != agreed {
+            return Err(broken(step, LOST, &fault));
         }
-        self.found(check, fault, 1)?;
+        self.found(run, fault, 1)?;
         Ok(agreed)
     }
 
     /// Reports a fault, and ends the run if there were too many.
-    fn found(&mut self, check: &mut Paranoid<'a>, fault: Fault, tries: u64) -> Result<()> {
-        check.faults += 1;
-        self.tell_fault(&fault)?;
+    fn found(&mut self, run: &mut Checked<'_, '_>, fault: Fault, tries: u64) -> Result<()> {
+        self.faults += 1;
+        (run.tell)(&fault)?;
         if tries >= MOST_TRIES {
             return Err(broken(fault.step, &format!("it differs in {tries} tries of {MOST_TRIES}"), &fault));
         }
-        if check.faults >= MOST_FAULTS {
+        if self.faults >= MOST_FAULTS {
             return Err(broken(fault.step, &format!("this is fault {MOST_FAULTS} of the run"), &fault));
         }
         Ok(())

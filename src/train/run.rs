@@ -2,7 +2,7 @@
 
 use super::evaluate::{Evaluation, Scores};
 use super::folder::{CHECKPOINT, RunFolder};
-use super::paranoid::{Fault, Paranoid};
+use super::paranoid::{Checked, Fault, Paranoid};
 use super::record::{self, Entry, RecordHead, Start, StateHash};
 use super::step::{Loss, Stepper};
 use super::verify::{Checker, Verified};
@@ -93,7 +93,7 @@ pub(super) struct Run<'a> {
     pub(super) stop: Arc<AtomicBool>,
 }
 
-impl<'a> Run<'a> {
+impl Run<'_> {
     /// Whether one of the processes was asked to stop.
     #[track_caller]
     fn is_stopped(&self) -> Result<bool> {
@@ -121,11 +121,17 @@ impl<'a> Run<'a> {
     pub(super) fn advance(&mut self) -> Result<Option<f32>> {
         let start = Instant::now();
         let next = self.next()?;
-        let losses = match self.paranoid.take_if(|check| check.checks(self.step + 1)) {
-            Some(mut check) => {
-                let losses = self.step_twice(&mut check, &next.batch);
-                self.paranoid = Some(check);
-                Some(losses?)
+        let step = self.step + 1;
+        let losses = match self.paranoid.as_mut().filter(|check| check.checks(step)) {
+            Some(check) => {
+                let tell = &mut |fault: &Fault| {
+                    if let Some(folder) = &mut self.folder {
+                        folder.fault(fault.step, &fault.to_string())?;
+                    }
+                    (self.observe)(&Event::Fault { fault })
+                };
+                let checked = Checked { params: self.params, stepper: &mut self.stepper, step, tell };
+                Some(check.step(checked, &next.batch)?)
             }
             None => {
                 self.stepper.step(self.params, &next.batch, next.reads_losses)?;
@@ -331,15 +337,6 @@ impl<'a> Run<'a> {
             (self.observe)(&Event::GradientNorms { step: next, norms: &norms })?;
         }
         Ok(None)
-    }
-
-    /// Notes a fault of the hardware, and reports it.
-    #[track_caller]
-    pub(super) fn tell_fault(&mut self, fault: &Fault) -> Result<()> {
-        if let Some(folder) = &mut self.folder {
-            folder.fault(fault.step, &fault.to_string())?;
-        }
-        (self.observe)(&Event::Fault { fault })
     }
 
     /// The scores of the current model.
