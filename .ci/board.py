@@ -149,7 +149,7 @@ def test(program, home):
         browser.until(has("There are no runs in this folder yet"))
         check("the token is not in the address any more", browser.value("location.search") == "", browser)
         for name, lr in (("one", "1e-2"), ("two", "2e-2")):
-            args = ["train", "mlp", "--samples", "300", "--steps", "60", "--lr", lr, "--device", "cpu", "--threads", "1", "--quiet"]
+            args = ["train", "mlp", "--samples", "300", "--steps", "60", "--lr", lr, "--norms", "--device", "cpu", "--threads", "1", "--quiet"]
             subprocess.run([program, *args, "--out", runs / name], check=True, stdout=subprocess.DEVNULL)
         browser.until(f"{rows} === 2")
         check("runs appear by themselves", True, browser)
@@ -217,6 +217,19 @@ def test(program, home):
             file.write('{"step":500,"loss":0.123456,"lr":0.01,"seconds":9}\n')
         browser.until("document.querySelector('.plot .legend').innerText.includes('0.1235')")
         check("curves grow while one looks", True, browser)
+        names = [f"grad_norm/blocks.{i}.{part}" for i in range(11) for part in ("weight", "bias")]
+        (runs / "deep").mkdir()
+        lines = ({"step": step, "loss": 1 / step, **{name: i + 1 / step for i, name in enumerate(names)}} for step in range(1, 20))
+        (runs / "deep" / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        for name, title, labels in (("one", "gradient norms", ["net.0.bias", "net.4.weight"]), ("deep", "gradient norms of blocks.10", ["bias", "weight"])):
+            browser.value("location.hash = ''")
+            link = f"[...document.querySelectorAll('td.name a')].find((a) => a.innerText === '{name}')"
+            browser.until(f"{link} !== undefined")
+            browser.value(f"{link}.click()")
+            plot = f"[...document.querySelectorAll('.plot')].find((p) => p.querySelector('figcaption span').innerText === '{title}')"
+            browser.until(f"{plot} !== undefined")
+            browser.until(f"{json.dumps(labels)}.every((l) => [...{plot}.querySelectorAll('li')].some((e) => e.innerText.startsWith(l)))")
+            check(f"{title} have curves", browser.value(f"{plot}.querySelector('button').getAttribute('aria-pressed')") == "true", browser)
         metrics(runs / "long", 1_000_000)
         start = time.monotonic()
         browser.value("location.hash = ''")

@@ -1,5 +1,6 @@
-//! `export`: a trained model as an ONNX file, which computes what `predict` computes.
+//! `export`: a trained model as an ONNX file, which computes what `predict` computes; or the measurements of a run as CSV.
 
+use crate::board::csv;
 use crate::out::{Out, bytes, table};
 use crate::task::program;
 use crate::train::{Spec, checkpoint_file, positive};
@@ -10,23 +11,25 @@ use dittograd::graph::Graph;
 use dittograd::io::onnx::{self, About, OPSET, Port};
 use dittograd::io::{Checkpoint, atomic};
 use dittograd::prelude::*;
+use dittograd::train::METRICS;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// Write a trained model as an ONNX file. It takes inputs as `predict` does and gives the same predictions: scaling of inputs and
-/// outputs is part of it. Shapes are fixed, the number of rows in a batch too.
+/// outputs is part of it. Shapes are fixed, the number of rows in a batch too. With `--out NAME.csv`, write the measurements of a run
+/// instead, a row for each step at which something was measured.
 #[derive(Args)]
 pub(crate) struct Export {
     /// A checkpoint that `train` made, or the folder of a run
     #[arg(value_name = "CHECKPOINT")]
     model: PathBuf,
-    /// Rows of its inputs
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = positive)]
-    batch: usize,
+    /// Rows of its inputs [default: 1]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    batch: Option<usize>,
     /// Shape of one row, such as 3,32,32 [default: that of the data it was trained on]
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = positive)]
     shape: Option<Vec<usize>>,
-    /// The file [default: beside the checkpoint, with the ending .onnx]
+    /// The file; the ending .csv asks for measurements [default: beside the checkpoint, with the ending .onnx]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -80,10 +83,34 @@ impl Traced {
 }
 
 impl Export {
+    /// Writes the measurements of a run as CSV.
+    fn measurements(&self, target: &Path, out: &Out) -> Answer {
+        if self.batch.is_some() || self.shape.is_some() {
+            return fail("--batch and --shape are for models; a .csv file gets the measurements of a run");
+        }
+        let folder = match self.model.is_dir() {
+            true => &self.model,
+            false => self.model.parent().unwrap_or(Path::new("")),
+        };
+        let source = folder.join(METRICS);
+        let text = match csv(&source) {
+            Ok(text) => text,
+            Err(e) => return fail(format!("{}: {e}; `train` writes it", source.display())),
+        };
+        atomic::write(target, &text)?;
+        let rows = text.iter().filter(|b| **b == b'\n').count() - 1;
+        let file = target.display().to_string();
+        out.result(|| json!({"file": file, "rows": rows}), || format!("{rows} rows\n{file}"))?;
+        Ok(true)
+    }
+
     /// Runs the command.
     pub(crate) fn run(&self, global: &Global, out: &Out) -> Answer {
+        if let Some(target) = self.out.as_deref().filter(|t| t.extension().is_some_and(|e| e == "csv")) {
+            return self.measurements(target, out);
+        }
         let Traced { file, checkpoint, spec, graph } =
-            Traced::load(global, &self.model, self.batch, self.shape.as_deref())?;
+            Traced::load(global, &self.model, self.batch.unwrap_or(1), self.shape.as_deref())?;
         let writes = spec.model.takes_tokens();
         let [inputs, outputs] = spec.scales.parts();
         let about = About {

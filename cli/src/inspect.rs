@@ -261,9 +261,12 @@ fn recorded(folder: &Path) -> (Value, Option<String>) {
     let object = json!({
         "first": first, "last": last, "states": states, "end": record.end().map(|e| &e.end), "root": root, "program": head.program,
         "data": head.data.hash, "numerics": head.numerics, "numerics_version": head.numerics_version, "dittograd": head.dittograd,
-        "machines": record.machines(),
+        "machines": record.machines(), "faults": record.faults(),
     });
-    let text = format!("record of steps {} to {last}, {states} states, {ended}, root {root}", first + 1);
+    let mut text = format!("record of steps {} to {last}, {states} states, {ended}, root {root}", first + 1);
+    for (step, fault) in record.faults() {
+        text += &format!("\nfault of the hardware in step {step}, which was repeated: {fault}");
+    }
     (object, Some(text))
 }
 

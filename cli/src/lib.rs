@@ -1,6 +1,6 @@
 //! The dittograd program: trains, checks, measures and compares, on any device, with the same bits.
 //!
-//! Exit codes: 0 done, 1 ran and the answer is no, 2 could not run. Errors are one line on stderr. This file has what
+//! Exit codes: 0 done, 1 ran and the answer is no, 2 could not run, 3 the hardware computes wrongly (`train --paranoid`). Errors are one line on stderr. This file has what
 //! the commands share: options, the device, and exiting; each command has its own file.
 // Comments on arguments are the help of the program. Brackets there mark what may be left out.
 #![allow(rustdoc::broken_intra_doc_links)]
@@ -114,6 +114,14 @@ pub(crate) enum Fail {
 }
 
 impl Fail {
+    /// The exit code.
+    fn code(&self) -> u8 {
+        match self {
+            Fail::Library(e) if matches!(e.kind(), ErrorKind::Hardware { .. }) => 3,
+            _ => 2,
+        }
+    }
+
     /// The message, if there is something to say.
     fn message(&self) -> Option<String> {
         match self {
@@ -411,7 +419,7 @@ pub fn main() -> ExitCode {
     let (code, why) = match run(&mut ranks) {
         Ok(yes) => (u8::from(!yes), None),
         Err(Fail::Closed) => (0, None),
-        Err(end) => (2, end.message()),
+        Err(end) => (end.code(), end.message()),
     };
     if let Some(why) = &why {
         out::warn(why);
@@ -425,6 +433,14 @@ pub fn main() -> ExitCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn broken_hardware_has_an_exit_code_of_its_own() {
+        let code = |kind| Fail::from(Error::new("train", kind)).code();
+        assert_eq!(code(ErrorKind::Hardware { why: String::new() }), 3);
+        assert_eq!(code(ErrorKind::NotFinite { why: String::new() }), 2);
+        assert_eq!(Fail::Message(String::new()).code(), 2);
+    }
 
     #[test]
     fn advice_about_rust_is_left_out_or_put_in_options() {

@@ -400,14 +400,29 @@ pub(crate) fn scores_at(lines: &[Value], step: u64) -> Option<Scores> {
 
 /// Scores as text.
 pub(crate) fn text(scores: &Scores) -> String {
-    let word = |(name, value): &(String, f64)| match name.as_str() {
-        "loss" => format!("test loss {value:.6}"),
-        "accuracy" | "exact" => format!("{name} {:.2} %", 100.0 * value),
-        "relative_l2" => format!("relative L2 error {:.3} %", 100.0 * value),
-        "bits_per_byte" => format!("{value:.4} bits per byte"),
-        name => format!("{name} {value:.6}"),
-    };
+    let word = |(name, value): &(String, f64)| phrase(name, &number(name, *value));
     scores.values.iter().map(word).collect::<Vec<_>>().join(", ")
+}
+
+/// The value of a score as text, in its unit.
+pub(crate) fn number(name: &str, value: f64) -> String {
+    match name {
+        "accuracy" | "exact" => format!("{:.2}", 100.0 * value),
+        "relative_l2" => format!("{:.3}", 100.0 * value),
+        "bits_per_byte" => format!("{value:.4}"),
+        _ => format!("{value:.6}"),
+    }
+}
+
+/// A score's name and unit around its numbers.
+pub(crate) fn phrase(name: &str, numbers: &str) -> String {
+    match name {
+        "loss" => format!("test loss {numbers}"),
+        "accuracy" | "exact" => format!("{name} {numbers} %"),
+        "relative_l2" => format!("relative L2 error {numbers} %"),
+        "bits_per_byte" => format!("{numbers} bits per byte"),
+        name => format!("{name} {numbers}"),
+    }
 }
 
 /// Position of the largest number, the first of equal ones; `None` if one is NaN.

@@ -4,7 +4,7 @@ use super::record::{Entry, RECORD, Start, Writer};
 use crate::error::{Error, Result};
 use crate::io::{Checkpoint, atomic};
 use crate::parallel::World;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
@@ -17,9 +17,9 @@ pub const BEST: &str = "best.safetensors";
 /// The measurements, one JSON object per line.
 pub const METRICS: &str = "metrics.jsonl";
 
-/// What is measured of the machine, such as time. The other measurements of a run are the same wherever it runs.
+/// What is measured of the machine, such as time, and its faults. The other measurements of a run are the same wherever it runs.
 #[doc(hidden)]
-pub const OF_THE_MACHINE: [&str; 2] = ["seconds", "peak_bytes"];
+pub const OF_THE_MACHINE: [&str; 3] = ["seconds", "peak_bytes", "fault"];
 
 /// A folder that one run at a time writes to: it is locked until this value is dropped or the process ends. Files are
 /// written atomically.
@@ -188,6 +188,13 @@ impl RunFolder {
     #[track_caller]
     pub(super) fn record_step(&mut self, entry: &Entry) -> Result<()> {
         self.record.as_mut().map_or(Ok(()), |record| record.step(entry))
+    }
+
+    /// Adds a fault of the machine to measurements and record.
+    #[track_caller]
+    pub(super) fn fault(&mut self, step: u64, fault: &str) -> Result<()> {
+        self.record(json!({"step": step, "fault": fault}))?;
+        self.record.as_mut().map_or(Ok(()), |record| record.fault(step, fault))
     }
 
     /// Ends the record.

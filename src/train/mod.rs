@@ -10,36 +10,42 @@
 mod diagnose;
 mod evaluate;
 mod folder;
+mod paranoid;
 mod record;
+mod run;
 mod step;
+mod together;
 mod verify;
 
 pub use evaluate::{Evaluation, Scores};
 #[doc(hidden)]
 pub use folder::OF_THE_MACHINE;
 pub use folder::{BEST, CHECKPOINT, METRICS, RunFolder, kept, measurements};
+pub use paranoid::Fault;
 pub use record::{RECORD, Record, RecordEnd, RecordHead, Segment, SigningKey, StateHash};
+pub use together::run_together;
 pub use verify::{Difference, Verified};
 
-use crate::data::{Batches, Dataset, Loader, Samples};
-use crate::device::{Device, Meta};
+use crate::data::{Batches, Dataset, Loader};
+use crate::device::Meta;
 use crate::error::{Error, ErrorKind, Result};
 use crate::graph::Graph;
-use crate::io::{Best, Checkpoint, DataState, Progress};
-use crate::numerics::{NUMERICS_VERSION, canonical_bits, environment};
+use crate::io::{Checkpoint, DataState, Progress};
+use crate::numerics::{NUMERICS_VERSION, environment};
 use crate::optim::Optimizer;
 use crate::parallel::World;
 use crate::params::Params;
 use crate::session::Var;
 use crate::shape::Shape;
 use crate::tensor::AnyTensor;
-use record::{Entry, Start};
-use serde_json::{Value, json};
-use std::collections::{BTreeMap, VecDeque};
+use paranoid::Paranoid;
+use run::{Recorded, Run};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 use step::{How, Loss, Stepper};
 use verify::Checker;
 
@@ -80,6 +86,18 @@ pub enum Event<'e> {
         scores: &'e Scores,
         /// Whether it is the best so far.
         is_best: bool,
+    },
+    /// The gradients of the last step were [measured](Trainer::gradient_norms).
+    GradientNorms {
+        /// Steps done.
+        step: u64,
+        /// The norm of the gradient of each parameter, by its name.
+        norms: &'e [(String, f32)],
+    },
+    /// A [check](Trainer::paranoid) has found a fault of the hardware. The step is repeated.
+    Fault {
+        /// What it has found.
+        fault: &'e Fault,
     },
 }
 
@@ -127,6 +145,8 @@ pub struct Outcome {
     pub progress: Progress,
     /// Where the time went.
     pub times: Times,
+    /// Faults of the hardware that were found, and repaired.
+    pub faults: u64,
     /// Bytes of the optimizer's state that this process holds.
     pub optimizer_bytes: usize,
     /// The folder of the run, still locked, for further files.
@@ -173,6 +193,8 @@ pub struct Trainer<'a> {
     shards: usize,
     world: Option<World>,
     verify_every: Option<u64>,
+    paranoid: Option<u64>,
+    has_norms: bool,
     is_eager: bool,
     evaluation: Option<(u64, Evaluation<'a>)>,
     patience: Option<u64>,
@@ -206,6 +228,8 @@ impl<'a> Trainer<'a> {
             shards: 1,
             world: None,
             verify_every: None,
+            paranoid: None,
+            has_norms: false,
             is_eager: false,
             evaluation: None,
             patience: None,
@@ -252,6 +276,24 @@ impl<'a> Trainer<'a> {
     /// that names it.
     pub fn verify_every(mut self, steps: u64) -> Trainer<'a> {
         self.verify_every = Some(steps);
+        self
+    }
+
+    /// Looks for faults of the hardware: computes every `steps`-th step twice, compiled and op by op, and compares loss, parameters, optimizer
+    /// and random counter. If a bit differs, that is [reported](Event::Fault), and the step is repeated from a copy of the state until both agree, so
+    /// that the run ends where it would have ended. With 1 it also compares the state before a step with that after the step before. A step that
+    /// differs three times, or ten faults in a run, are an [error](ErrorKind::Hardware).
+    ///
+    /// Such a step takes the time of both ways, and the run the memory of two more copies of parameters and optimizer. It is for one process.
+    pub fn paranoid(mut self, steps: u64) -> Trainer<'a> {
+        self.paranoid = Some(steps);
+        self
+    }
+
+    /// Measures the gradients whenever the loss is read: the L2 norm of that of each parameter, before gradients are clipped, is
+    /// [reported](Event::GradientNorms) and goes to the measurements in the folder. The bits of the run are the same.
+    pub fn gradient_norms(mut self) -> Trainer<'a> {
+        self.has_norms = true;
         self
     }
 
@@ -345,10 +387,14 @@ impl<'a> Trainer<'a> {
             ("save_every", self.save_every),
             ("record_every", self.record_every),
             ("verify_every", self.verify_every),
+            ("paranoid", self.paranoid),
         ] {
             if n == Some(0) {
                 return wrong(name, "got 0, use 1 or more".into());
             }
+        }
+        if self.paranoid.is_some() && self.world.as_ref().is_some_and(|w| w.size() > 1) {
+            return wrong("paranoid", "is for one process; verify_every compares those of many".into());
         }
         if self.patience.is_some() && self.evaluation.is_none() {
             return wrong("patience", "there is no evaluation to be patient with; add one".into());
@@ -368,7 +414,7 @@ impl<'a> Trainer<'a> {
     #[track_caller]
     pub fn run(self) -> Result<Outcome> {
         let world = self.world.clone();
-        let outcome = self.train(None).and_then(|(run, end, first)| run.finish(end, first));
+        let outcome = self.train(None).and_then(|(run, end)| run.finish(end));
         if let (Some(world), Err(error)) = (world, &outcome)
             // All of them find this.
             && !matches!(error.kind(), ErrorKind::NotFinite { .. })
@@ -390,14 +436,28 @@ impl<'a> Trainer<'a> {
         states: &'a BTreeMap<u64, (String, StateHash)>,
     ) -> Result<Verified> {
         (self.steps, self.folder, self.patience) = (to, None, None);
-        let (run, _, first) = self.train(Some(Checker::new(record, states)))?;
-        run.verified(first)
+        (self.paranoid, self.has_norms) = (None, false);
+        self.train(Some(Checker::new(record, states)))?.0.verified()
     }
 
-    /// Makes the steps. Returns the run, why it ended, and the step it started from.
+    /// Makes the steps. Returns the run, and why it ended.
     #[track_caller]
-    fn train(mut self, checker: Option<Checker<'a>>) -> Result<(Run<'a>, End, u64)> {
+    fn train(self, checker: Option<Checker<'a>>) -> Result<(Run<'a>, End)> {
         let _strict = environment::enter();
+        let mut run = self.prepare(checker)?;
+        loop {
+            if let Some(end) = run.end()? {
+                return Ok((run, end));
+            }
+            if let Some(bad) = run.advance()? {
+                return Err(run.not_a_number(bad));
+            }
+        }
+    }
+
+    /// The run, ready for its next step.
+    #[track_caller]
+    fn prepare(mut self, checker: Option<Checker<'a>>) -> Result<Run<'a>> {
         self.check()?;
         let data = self.data();
         let held = self.folder.as_mut().and_then(RunFolder::take_checkpoint);
@@ -419,8 +479,13 @@ impl<'a> Trainer<'a> {
         let (seed, is_eager, shards) = (self.seed, self.is_eager, self.shards);
         let records = checker.is_some() || self.records && self.folder.is_some();
         let kept_losses = records.then_some(KEPT_LOSSES);
-        let how = How { seed, is_eager, shards, world: world.clone(), kept_losses };
-        let mut stepper = Stepper::new(self.params, self.optimizer, self.loss.clone(), how)?;
+        let has_norms = self.has_norms;
+        let how = How { seed, is_eager, shards, world: world.clone(), kept_losses, has_norms };
+        let mut stepper = Stepper::new(self.params, self.optimizer, self.loss.clone(), how.clone())?;
+        let paranoid = match self.paranoid {
+            Some(every) => Some(Paranoid::new(every, self.params, &stepper, self.loss.clone(), how)?),
+            None => None,
+        };
         if let Some(from) = &from {
             stepper.restore(self.params, from)?;
         }
@@ -444,6 +509,8 @@ impl<'a> Trainer<'a> {
             world,
             shards,
             verify_every: self.verify_every,
+            paranoid,
+            has_norms,
             stepper,
             evaluation,
             folder: self.folder,
@@ -463,6 +530,13 @@ impl<'a> Trainer<'a> {
             keep: self.keep,
             checker,
             times: Times::default(),
+            first,
+            loss: self.loss,
+            whole: self.batches,
+            loader: None,
+            patience: self.patience,
+            save_every: self.save_every,
+            stop: self.stop,
         };
         if !is_saved && !is_checked {
             // So that the run can be continued even if it is killed before the next save.
@@ -478,7 +552,7 @@ impl<'a> Trainer<'a> {
             };
             let metas = [of_rows(batches.data().x())?, of_rows(batches.data().y())?];
             let device = &run.device;
-            let program = Graph::trace_step(device, seed, &metas, |_, v| Ok(vec![(self.loss)(v)?])).ok();
+            let program = Graph::trace_step(device, seed, &metas, |_, v| Ok(vec![(run.loss)(v)?])).ok();
             let hash = program.as_ref().and_then(|(program, _)| program.hash().ok());
             run.begin_record(hash, seed, is_eager)?;
             if let Some(checker) = &mut run.checker {
@@ -486,7 +560,7 @@ impl<'a> Trainer<'a> {
             }
         }
         // The first process records whole batches.
-        let mut whole = self.batches.clone();
+        let mut whole = run.whole.clone();
         let (hashes, is_whole) = (records && run.leads(), mine.len() == shards);
         let mut batches = batches;
         let make = move |step| {
@@ -498,39 +572,8 @@ impl<'a> Trainer<'a> {
             };
             Ok((batch, hash))
         };
-        let mut loader = Loader::of(first, AHEAD, make)?;
-        let end = loop {
-            if run.step >= run.steps || run.checker.as_ref().is_some_and(|c| c.difference.is_some()) {
-                break End::Finished;
-            }
-            if self.patience.is_some_and(|p| run.progress.since_best >= p) {
-                break End::Patience;
-            }
-            if run.is_stopped(self.stop.load(Ordering::SeqCst))? {
-                break End::Stopped;
-            }
-            let start = Instant::now();
-            let (batch, hash) = match loader.next() {
-                Some(batch) => batch?,
-                None => {
-                    return Err(Error::argument("train", "data", "it ended before the steps did"));
-                }
-            };
-            if let Some(bad) = run.advance(&batch, hash, first, start)? {
-                drop(loader);
-                return Err(run.not_a_number(bad, self.loss.as_ref(), self.batches));
-            }
-            run.evaluate_if_due()?;
-            if run.verify_every.is_some_and(|n| run.step.is_multiple_of(n)) && run.verified != run.step {
-                run.verify()?;
-            }
-            let is_due =
-                self.save_every.is_some_and(|n| run.step.is_multiple_of(n)) || run.is_kept_at(run.step);
-            if is_due && !is_checked && run.saved != run.step {
-                run.save(false)?;
-            }
-        };
-        Ok((run, end, first))
+        run.loader = Some(Loader::of(first, AHEAD, make)?);
+        Ok(run)
     }
 }
 
@@ -593,369 +636,4 @@ fn check_data(from: &Checkpoint, now: &DataState) -> Result<()> {
 fn short(hash: &str) -> String {
     let part = |p: &str| crate::error::shown(p, 16).trim_end_matches('…').to_string();
     hash.split('-').take(2).map(part).collect::<Vec<_>>().join("-")
-}
-
-/// Steps on their way to the record.
-#[derive(Default)]
-struct Recorded {
-    /// Those whose losses were not read yet: step, hash of the batch, random calls after it.
-    waiting: VecDeque<(u64, String, u64)>,
-    /// Those that are to be written.
-    ready: VecDeque<Entry>,
-}
-
-/// A run in progress.
-struct Run<'a> {
-    params: &'a Params,
-    device: Device,
-    /// The processes that share the run, if they are several.
-    world: Option<World>,
-    shards: usize,
-    verify_every: Option<u64>,
-    stepper: Stepper<'a>,
-    evaluation: Option<(u64, Evaluation<'a>)>,
-    folder: Option<RunFolder>,
-    describe: Box<dyn Fn(&mut Checkpoint) + 'a>,
-    observe: Box<Observe<'a>>,
-    data: DataState,
-    steps: u64,
-    step: u64,
-    progress: Progress,
-    scores: Option<Scores>,
-    /// The values of the last evaluation, possibly from before a resume.
-    metrics: Value,
-    /// The step of the last saved state.
-    saved: u64,
-    /// The step after which the parameters of all processes were last compared.
-    verified: u64,
-    /// A state to go back to if there is no folder.
-    last: Option<Checkpoint>,
-    /// Steps for the record, if there is one.
-    recorded: Option<Recorded>,
-    record_every: Option<u64>,
-    /// Number of checkpoints that are kept along the run.
-    keep: u64,
-    /// Compares steps with a record, instead of writing one.
-    checker: Option<Checker<'a>>,
-    times: Times,
-}
-
-impl Run<'_> {
-    /// Whether one of the processes was asked to stop.
-    #[track_caller]
-    fn is_stopped(&self, here: bool) -> Result<bool> {
-        match &self.world {
-            Some(world) => world.any(here),
-            None => Ok(here),
-        }
-    }
-
-    /// Errors if the parameters of the processes differ.
-    #[track_caller]
-    fn verify(&mut self) -> Result<()> {
-        if let Some(world) = &self.world {
-            world.agree(&format!("state after step {}", self.step), &self.params.fingerprint()?)?;
-        }
-        self.verified = self.step;
-        Ok(())
-    }
-
-    fn is_evaluated_at(&self, step: u64) -> bool {
-        self.evaluation.as_ref().is_some_and(|(every, _)| step.is_multiple_of(*every) || step == self.steps)
-    }
-
-    /// Whether the checkpoint after this step is kept: it ends one of `keep` + 1 equal parts of the run, and not the last.
-    fn is_kept_at(&self, step: u64) -> bool {
-        let [at, steps, parts] = [step, self.steps.max(1), self.keep].map(u128::from);
-        let parts = parts + 1;
-        // The first that ends there or later.
-        let part = (at * parts).div_ceil(steps);
-        0 < step && part < parts && part * steps / parts == at
-    }
-
-    /// Whether the record has a hash of the state after this step.
-    fn is_hashed_at(&self, step: u64) -> bool {
-        match &self.checker {
-            _ if self.recorded.is_none() => false,
-            Some(checker) => checker.wants_state(step),
-            None => {
-                let is_due = self.record_every.is_some_and(|n| step.is_multiple_of(n));
-                is_due || step == self.steps || self.is_evaluated_at(step) || self.is_kept_at(step)
-            }
-        }
-    }
-
-    /// Whether this is the first process.
-    fn leads(&self) -> bool {
-        self.world.as_ref().is_none_or(|world| world.rank() == 0)
-    }
-
-    /// The hash of the current state. All processes call it.
-    #[track_caller]
-    fn state_hash(&self) -> Result<StateHash> {
-        let calls = self.stepper.random_calls();
-        if self.world.is_none() {
-            return StateHash::current(self.params, self.stepper.optimizer(), calls);
-        }
-        // Each process has a part of the optimizer's state.
-        let mut state = Checkpoint::new("", self.params)?;
-        self.stepper.take(&mut state)?;
-        Ok(if self.leads() { StateHash::of(&state) } else { StateHash::default() })
-    }
-
-    /// Begins the record, or compares the beginning.
-    #[track_caller]
-    fn begin_record(&mut self, program: Option<String>, seed: u64, is_eager: bool) -> Result<()> {
-        let mut about = Checkpoint::without_values("", self.params);
-        (about.step, about.data) = (self.step, self.data.clone());
-        (self.describe)(&mut about);
-        let state = self.state_hash()?;
-        let head = RecordHead::new(about, program, seed, state.clone());
-        if let Some(checker) = &mut self.checker {
-            checker.head(&head)?;
-            checker.state(self.step, &state);
-            return Ok(());
-        }
-        let ranks = self.world.as_ref().map_or(1, World::size);
-        let machine = record::machine(&self.device, is_eager, ranks);
-        match &mut self.folder {
-            Some(folder) => folder.begin_record(Start { head, machine }),
-            None => Ok(()),
-        }
-    }
-
-    /// Takes in the losses of steps that waited for them. The last one may have a state.
-    fn take_losses(&mut self, losses: &[f32], state: Option<StateHash>) {
-        let Some(recorded) = &mut self.recorded else { return };
-        for loss in losses {
-            let Some((step, batch, random)) = recorded.waiting.pop_front() else { break };
-            recorded.ready.push_back(Entry { step, batch, loss: canonical_bits(*loss), random, state: None });
-        }
-        if let Some(last) = recorded.ready.back_mut() {
-            last.state = state;
-        }
-    }
-
-    /// Writes up to so many steps to the record, or compares them.
-    #[track_caller]
-    fn record(&mut self, most: usize) -> Result<()> {
-        let Some(recorded) = &mut self.recorded else { return Ok(()) };
-        let count = most.min(recorded.ready.len());
-        for entry in recorded.ready.drain(..count) {
-            match (&mut self.checker, &mut self.folder) {
-                (Some(checker), _) => checker.step(&entry),
-                (None, Some(folder)) => folder.record_step(&entry)?,
-                (None, None) => {}
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes one step on a batch that was awaited since `start`. Returns the loss if it is not finite.
-    #[track_caller]
-    fn advance(&mut self, batch: &Samples, hash: String, first: u64, start: Instant) -> Result<Option<f32>> {
-        let next = self.step + 1;
-        let every = self.steps.div_ceil(READINGS);
-        let is_hashed = self.is_hashed_at(next);
-        let is_full = self.recorded.as_ref().is_some_and(|r| r.waiting.len() + 1 >= KEPT_LOSSES);
-        let is_told =
-            self.step == 0 || next.is_multiple_of(every) || next == self.steps || self.is_evaluated_at(next);
-        let lr = self.stepper.optimizer().lr();
-        let losses = self.stepper.step(self.params, batch, is_told || is_hashed || is_full)?;
-        let random = self.stepper.random_calls();
-        if let Some(recorded) = &mut self.recorded {
-            recorded.waiting.push_back((next, hash, random));
-        }
-        if self.step == first {
-            self.device.synchronize()?;
-            self.times.first_step += start.elapsed();
-        } else {
-            self.times.steps += start.elapsed();
-        }
-        self.step = next;
-        (self.observe)(&Event::Step { step: next })?;
-        let start = Instant::now();
-        if let Some(losses) = &losses {
-            let state = if is_hashed { Some(self.state_hash()?) } else { None };
-            self.take_losses(losses, state);
-        }
-        // A replay that has found something goes no step further.
-        self.record(if self.checker.is_some() { usize::MAX } else { WRITTEN_AT_ONCE })?;
-        self.times.files += start.elapsed();
-        let last = losses.and_then(|losses| losses.last().copied());
-        let Some(loss) = last.filter(|_| is_told) else { return Ok(None) };
-        self.progress.loss = Some(loss);
-        if !loss.is_finite() {
-            return Ok(Some(loss));
-        }
-        let start = Instant::now();
-        if let Some(folder) = &mut self.folder {
-            let seconds = self.times.first_step + self.times.steps;
-            let (seconds, peak) = (seconds.as_secs_f64(), self.device.memory().peak);
-            folder.record(
-                json!({"step": next, "loss": loss, "lr": lr, "seconds": seconds, "peak_bytes": peak}),
-            )?;
-        }
-        self.times.files += start.elapsed();
-        (self.observe)(&Event::Loss { step: next, loss, lr })?;
-        Ok(None)
-    }
-
-    /// The scores of the current model.
-    #[track_caller]
-    fn scores(&mut self) -> Result<Option<Scores>> {
-        let Some((_, evaluation)) = &mut self.evaluation else { return Ok(None) };
-        let start = Instant::now();
-        // Finish queued steps first, so that they are not counted as evaluation time.
-        self.device.synchronize()?;
-        self.times.steps += start.elapsed();
-        let start = Instant::now();
-        let workspace = self.stepper.workspace();
-        let scores = evaluation.run_within(&self.device, workspace.as_ref(), self.world.as_ref())?;
-        self.times.evaluations += start.elapsed();
-        Ok(Some(scores))
-    }
-
-    /// Evaluates and saves if it is due.
-    #[track_caller]
-    fn evaluate_if_due(&mut self) -> Result<()> {
-        let step = self.step;
-        if !self.is_evaluated_at(step) {
-            return Ok(());
-        }
-        let Some(scores) = self.scores()? else { return Ok(()) };
-        let merit = scores.merit;
-        let is_best = !merit.is_nan() && self.progress.best.is_none_or(|b| merit > b.merit);
-        match is_best {
-            true => (self.progress.best, self.progress.since_best) = (Some(Best { step, merit }), 0),
-            false => self.progress.since_best += 1,
-        }
-        let pairs = scores.values.iter().map(|(name, value)| (name.clone(), json!(value)));
-        self.metrics = Value::Object(pairs.collect());
-        if let Some(folder) = &mut self.folder {
-            let mut line = json!({"step": step});
-            scores.values.iter().for_each(|(name, value)| line[format!("test_{name}")] = json!(value));
-            folder.record(line)?;
-        }
-        let loss = self.progress.loss.unwrap_or(f32::NAN);
-        (self.observe)(&Event::Evaluated { step, loss, scores: &scores, is_best })?;
-        self.scores = Some(scores);
-        self.save(is_best)
-    }
-
-    /// Saves the state: on disk, or in memory without a folder.
-    #[track_caller]
-    fn save(&mut self, is_best: bool) -> Result<()> {
-        let start = Instant::now();
-        self.read_losses()?;
-        let is_kept = self.is_kept_at(self.step);
-        if self.folder.is_some() || self.last.is_none() {
-            if self.verified != self.step {
-                self.verify()?;
-            }
-            let mut state = Checkpoint::new("", self.params)?;
-            // All processes give their part.
-            self.stepper.take(&mut state)?;
-            state.data = self.data.clone();
-            state.progress = self.progress;
-            state.metrics = self.metrics.clone();
-            (self.describe)(&mut state);
-            match &mut self.folder {
-                Some(folder) => folder.save(&state, is_best, is_kept)?,
-                None => self.last = Some(state),
-            }
-        }
-        self.saved = self.step;
-        self.times.files += start.elapsed();
-        Ok(())
-    }
-
-    /// The error for a loss that is not finite.
-    #[track_caller]
-    fn not_a_number(self, bad: f32, loss: &Loss<'_>, batches: Batches) -> Error {
-        let (step, params, shards) = (self.step, self.params, self.shards);
-        let world = self.world.clone();
-        let found = || {
-            let from = match &self.folder {
-                Some(folder) => Checkpoint::load(folder.path().join(CHECKPOINT))?,
-                None => match self.last {
-                    Some(last) => last,
-                    None => return Ok("nothing was kept to go back to".into()),
-                },
-            };
-            diagnose::diagnose(params, self.stepper.into_optimizer(), loss, batches, &from, step, shards)
-        };
-        // The first process looks for it alone, the others wait.
-        let found = match world {
-            Some(world) => {
-                let mine =
-                    if world.rank() == 0 { found().unwrap_or_else(|e| e.to_string()) } else { String::new() };
-                world.broadcast(mine.as_bytes()).map(|b| String::from_utf8_lossy(&b).into_owned())
-            }
-            None => found(),
-        };
-        match found {
-            Ok(found) => {
-                let cure = "a smaller learning rate, gradient clipping or a warm-up may help";
-                let why = format!("the loss of step {step} is {bad}: {found}; {cure}");
-                Error::new("train", ErrorKind::NotFinite { why })
-            }
-            Err(error) => error,
-        }
-    }
-
-    /// Reads the losses of all steps, and writes them to the record.
-    #[track_caller]
-    fn read_losses(&mut self) -> Result<()> {
-        if self.recorded.as_ref().is_some_and(|r| !r.waiting.is_empty()) {
-            let losses = self.stepper.losses()?;
-            self.take_losses(&losses, None);
-        }
-        self.record(usize::MAX)
-    }
-
-    /// What a replay found.
-    #[track_caller]
-    fn verified(mut self, first: u64) -> Result<Verified> {
-        self.read_losses()?;
-        let mut state = Checkpoint::new("", self.params)?;
-        self.stepper.take(&mut state)?;
-        state.data = self.data.clone();
-        (self.describe)(&mut state);
-        let difference = self.checker.and_then(|c| c.found(self.stepper.optimizer()));
-        Ok(Verified { steps: self.step - first, difference, state })
-    }
-
-    #[track_caller]
-    fn finish(mut self, end: End, first: u64) -> Result<Outcome> {
-        let start = Instant::now();
-        self.device.synchronize()?;
-        self.times.steps += start.elapsed();
-        if self.saved != self.step {
-            self.save(false)?;
-        }
-        // A run that was over before it was opened is evaluated as it is.
-        if self.scores.is_none() && end != End::Stopped {
-            self.scores = self.scores()?;
-        }
-        let why = match end {
-            End::Finished => Some("finished"),
-            End::Patience => Some("patience"),
-            End::Stopped => None,
-        };
-        if let (Some(why), Some(folder), true) = (why, &mut self.folder, self.recorded.is_some()) {
-            folder.end_record(why, self.step, &self.params.fingerprint()?)?;
-        }
-        Ok(Outcome {
-            end,
-            step: self.step,
-            ran: self.step - first,
-            loss: self.progress.loss,
-            scores: self.scores,
-            progress: self.progress,
-            times: self.times,
-            optimizer_bytes: self.stepper.optimizer().state_bytes(),
-            folder: self.folder,
-        })
-    }
 }

@@ -1,27 +1,68 @@
 //! Training steps, eager or compiled, with the same bits.
 
-use crate::device::Buffer;
+use crate::data::Samples;
+use crate::device::{AnyBuffer, Buffer};
 use crate::error::Result;
-use crate::graph::TrainStep;
+use crate::graph::{Batch, TrainStep};
+use crate::io::checkpoint::OPTIMIZER;
 use crate::io::{Checkpoint, RandomState};
-use crate::optim::Optimizer;
+use crate::optim::{KeptState, Optimizer};
 use crate::parallel::World;
 use crate::params::Params;
-use crate::tensor::AnyTensor;
 use dittograd_engine::sharded::{EagerShards, Stepped};
 use std::convert::Infallible;
 use std::ops::Range;
 use std::rc::Rc;
 
+pub(super) use dittograd_engine::compiled::Together;
 pub(super) use dittograd_engine::sharded::Loss;
 
 /// How steps are executed.
 pub(super) enum Stepper<'a> {
-    Eager { step: Box<EagerShards>, loss: Rc<Loss<'a>>, losses: Option<Vec<f32>> },
+    Eager { step: Box<EagerShards>, loss: Rc<Loss<'a>>, losses: Vec<f32>, keeps_losses: bool },
     Compiled { step: Box<TrainStep<Box<Loss<'a>>>>, keeps_losses: bool },
 }
 
+/// A step that is to be made: with what, of which parameters, on which batch, and whether its losses are read.
+pub(super) type Due<'r, 'a> = (&'r mut Stepper<'a>, &'r Params, &'r Samples, bool);
+
+/// Makes a step of several runs, compiled ones at once and the others in turn, and reads losses where they are wanted.
+#[track_caller]
+pub(super) fn together(all: &mut Together, steps: &mut [Due<'_, '_>]) -> Vec<Result<Option<Vec<f32>>>> {
+    let inputs: Vec<[Batch<'_>; 2]> = steps.iter().map(|(_, _, (x, y), _)| [x.into(), y.into()]).collect();
+    let mut made: Vec<Option<Result<()>>> = Vec::new();
+    let mut compiled = Vec::new();
+    for ((stepper, params, batch, wants_losses), inputs) in steps.iter_mut().zip(&inputs) {
+        made.push(match stepper {
+            Stepper::Compiled { step, .. } => {
+                compiled.push((&mut **step, &inputs[..]));
+                None
+            }
+            eager => Some(eager.step(params, batch, *wants_losses)),
+        });
+    }
+    let mut compiled = all.run(&mut compiled).into_iter();
+    let made: Vec<Result<()>> =
+        made.into_iter().filter_map(|made| made.or_else(|| compiled.next())).collect();
+    let mut reading = Vec::new();
+    let mut read = Vec::new();
+    for ((stepper, .., wants_losses), made) in steps.iter_mut().zip(made) {
+        read.push(match (stepper, made) {
+            (_, Err(error)) => Some(Err(error)),
+            (_, Ok(())) if !*wants_losses => Some(Ok(None)),
+            (Stepper::Compiled { step, .. }, Ok(())) => {
+                reading.push(&mut **step);
+                None
+            }
+            (eager, Ok(())) => Some(eager.losses().map(Some)),
+        });
+    }
+    let mut losses = all.losses(&mut reading).into_iter().map(|losses| losses.map(Some));
+    read.into_iter().filter_map(|read| read.or_else(|| losses.next())).collect()
+}
+
 /// What a run computes in, besides its model.
+#[derive(Clone)]
 pub(super) struct How {
     pub seed: u64,
     pub is_eager: bool,
@@ -29,6 +70,8 @@ pub(super) struct How {
     pub world: Option<World>,
     /// Losses that are kept until they are read; without it only the last one is.
     pub kept_losses: Option<usize>,
+    /// Whether norms of gradients are read.
+    pub has_norms: bool,
 }
 
 impl<'a> Stepper<'a> {
@@ -40,9 +83,12 @@ impl<'a> Stepper<'a> {
         how: How,
     ) -> Result<Stepper<'a>> {
         if how.is_eager {
-            let step = EagerShards::new(params, optimizer, how.seed, how.shards, how.world)?;
-            let losses = how.kept_losses.map(|_| Vec::new());
-            return Ok(Stepper::Eager { step: Box::new(step), loss, losses });
+            let mut step = EagerShards::new(params, optimizer, how.seed, how.shards, how.world)?;
+            if how.has_norms {
+                step.keep_gradient_norms();
+            }
+            let keeps_losses = how.kept_losses.is_some();
+            return Ok(Stepper::Eager { step: Box::new(step), loss, losses: Vec::new(), keeps_losses });
         }
         let loss: Box<Loss<'a>> = Box::new(move |v| loss(v));
         let mut step = TrainStep::new(params, optimizer, loss).seeded(how.seed).shards(how.shards);
@@ -51,6 +97,9 @@ impl<'a> Stepper<'a> {
         }
         if let Some(most) = how.kept_losses {
             step = step.keep_losses(most);
+        }
+        if how.has_norms {
+            step = step.with_gradient_norms();
         }
         Ok(Stepper::Compiled { step: Box::new(step), keeps_losses: how.kept_losses.is_some() })
     }
@@ -71,48 +120,57 @@ impl<'a> Stepper<'a> {
         }
     }
 
-    /// Makes a step on the rows of this process's shards. Returns losses if they are wanted, since reading waits for the device:
-    /// those of all steps since they were last read if they are kept, else the last one.
+    /// Makes a step on the rows of this process's shards. `wants_losses` says whether [`Stepper::losses`] is called before the next.
     #[track_caller]
-    pub(super) fn step(
-        &mut self,
-        params: &Params,
-        (x, y): &(AnyTensor, AnyTensor),
-        wants_losses: bool,
-    ) -> Result<Option<Vec<f32>>> {
+    pub(super) fn step(&mut self, params: &Params, (x, y): &Samples, wants_losses: bool) -> Result<()> {
         match self {
-            Stepper::Eager { step, loss, losses } => {
-                let (inputs, wants) = ([x.clone(), y.clone()], wants_losses || losses.is_some());
-                let last =
-                    match step.step(params, loss.as_ref(), &inputs, wants, |_| Ok(None::<Infallible>))? {
-                        Stepped::Done(last) => last,
-                        Stepped::Found(never) => match never {},
-                    };
-                match losses {
-                    Some(losses) => {
-                        losses.extend(last);
-                        Ok(wants_losses.then(|| std::mem::take(losses)))
-                    }
-                    None => Ok(last.map(|last| vec![last])),
+            Stepper::Eager { step, loss, losses, keeps_losses } => {
+                let (inputs, wants) = ([x.clone(), y.clone()], wants_losses || *keeps_losses);
+                match step.step(params, loss.as_ref(), &inputs, wants, |_| Ok(None::<Infallible>))? {
+                    Stepped::Done(last) => losses.extend(last),
+                    Stepped::Found(never) => match never {},
                 }
+                Ok(())
             }
-            Stepper::Compiled { step, keeps_losses } => {
-                step.run_mine(&[x.into(), y.into()])?;
-                match (wants_losses, keeps_losses) {
-                    (false, _) => Ok(None),
-                    (true, true) => step.losses().map(Some),
-                    (true, false) => step.loss().map(|loss| Some(vec![loss])),
-                }
-            }
+            Stepper::Compiled { step, .. } => step.run_mine(&[x.into(), y.into()]),
         }
     }
 
-    /// The losses that are kept. Waits for the device.
+    /// The losses of all steps since they were last read if they are kept, else the last one. Waits for the device.
     #[track_caller]
     pub(super) fn losses(&mut self) -> Result<Vec<f32>> {
         match self {
-            Stepper::Eager { losses, .. } => Ok(losses.as_mut().map(std::mem::take).unwrap_or_default()),
-            Stepper::Compiled { step, .. } => step.losses(),
+            Stepper::Eager { losses, .. } => Ok(std::mem::take(losses)),
+            Stepper::Compiled { step, keeps_losses: true } => step.losses(),
+            Stepper::Compiled { step, keeps_losses: false } => step.loss().map(|loss| vec![loss]),
+        }
+    }
+
+    /// The norm of the gradient of each parameter in the last step. Waits for the device.
+    #[track_caller]
+    pub(super) fn gradient_norms(&self) -> Result<Vec<(String, f32)>> {
+        match self {
+            Stepper::Eager { step, .. } => step.gradient_norms(),
+            Stepper::Compiled { step, .. } => step.gradient_norms(),
+        }
+    }
+
+    /// The tensor of the optimizer's state that has this name in a checkpoint.
+    pub(super) fn state_named(&self, name: &str) -> Option<AnyBuffer> {
+        let name = name.strip_prefix(OPTIMIZER)?;
+        let is_it = |param: &str, state: &str| {
+            name.strip_prefix(param).and_then(|rest| rest.strip_prefix('.')) == Some(state)
+        };
+        let mut states = self.optimizer().states();
+        states.find(|(param, state, _)| is_it(param, state)).map(|(.., value)| value.clone())
+    }
+
+    /// Goes back to a state that was kept of this optimizer or a twin. The caller puts the parameters back.
+    #[track_caller]
+    pub(super) fn go_back(&mut self, params: &Params, kept: &KeptState, random_calls: u64) -> Result<()> {
+        match self {
+            Stepper::Eager { step, .. } => step.go_back(params, kept, random_calls),
+            Stepper::Compiled { step, .. } => step.go_back(params, kept, random_calls),
         }
     }
 

@@ -99,7 +99,11 @@ fn modules() -> BTreeMap<String, &'static str> {
         all.extend(dittograd::optim::Optimizer::all_cuda_modules());
     }
     if wanted.is_empty() || wanted.split(',').any(|w| w == "record") {
-        all.extend([dittograd::device::sums::module(), dittograd::graph::append_module()]);
+        all.extend([
+            dittograd::device::sums::module(),
+            dittograd::device::bundle::module(),
+            dittograd::graph::append_module(),
+        ]);
     }
     all
 }

@@ -67,6 +67,7 @@ mod sums;
 mod support;
 mod tape;
 mod tf32;
+mod together;
 mod tokenizer;
 mod torchlean_names;
 mod traces;

@@ -12,6 +12,9 @@ const DASHES = [[], [7, 4], [2, 3], [9, 3, 2, 3]];
 const TITLES = { loss: "training", lr: "learning rate", ms_per_step: "milliseconds per step", peak_bytes: "memory peak", seconds: "seconds of training", grad_norm: "gradient norms" };
 const LOGARITHMIC = ["loss", "grad_norm", "test_relative_l2", "test_rmse", "test_perplexity"];
 
+// With more parameters than this, gradient norms have a plot for each layer.
+const MANY = 14;
+
 const runs = new Map(); // rows of the list by number
 const chosen = new Set(); // numbers of the runs to compare
 const list = { active: null, filter: "", sort: "written", down: true };
@@ -50,7 +53,7 @@ function bytes(n) {
 
 const short = (text, most = 200) => (text.length > most ? `${text.slice(0, most)}…` : text);
 const format = (key, value) => (key === "peak_bytes" ? bytes(value) : number(value));
-const title = (key) => TITLES[key] || key.replace(/^test_/, "test ").replaceAll("_", " ");
+const title = (key) => (key.startsWith("grad_norm/") ? `${TITLES.grad_norm} of ${key.slice(10)}` : TITLES[key]) || key.replace(/^test_/, "test ").replaceAll("_", " ");
 const score = (key) => key.replaceAll("_", " ");
 const when = (seconds) => (seconds ? new Date(seconds * 1000).toLocaleString("sv").slice(0, 16) : "");
 const nameOf = (id) => (runs.has(id) ? runs.get(id).name : `run ${id}`);
@@ -80,6 +83,13 @@ async function get(path) {
   } catch {
     return null;
   }
+}
+
+/** The plot of a gradient norm where there are many: its layer, which is its name up to the first number, or to the first dot. */
+function layerOf(key) {
+  const parts = key.split(".");
+  const at = parts.findIndex((part) => /^\d+$/.test(part));
+  return parts.slice(0, Math.max(at, 0) + 1).join(".");
 }
 
 function table(head, rows) {
@@ -120,7 +130,7 @@ function logTicks(low, high) {
 /** Curves over the step. `shared` is what the plots of a view have in common: the axis, the part of it, and the step pointed at. */
 class Plot {
   constructor(key, shared) {
-    Object.assign(this, { key, shared, lines: [], log: LOGARITHMIC.includes(key) });
+    Object.assign(this, { key, shared, lines: [], log: LOGARITHMIC.includes(key.split("/")[0]) });
     this.canvas = el("canvas", { tabindex: 0, role: "img" });
     this.legend = el("ul", { class: "legend" });
     this.toggle = el("button", { type: "button", "aria-pressed": String(this.log), title: "Logarithmic axis", onclick: () => this.flip() }, "log");
@@ -326,15 +336,17 @@ class Plots {
   show(all) {
     const groups = new Map();
     for (const { id, curves } of all) {
+      const isNorm = (key) => key.startsWith("grad_norm/");
+      const byLayer = Object.keys(curves).filter(isNorm).length > MANY;
       for (const key of Object.keys(curves)) {
-        const group = key === "test_loss" ? "loss" : key.includes("/") ? key.split("/")[0] : key;
+        const group = key === "test_loss" ? "loss" : byLayer && isNorm(key) ? layerOf(key) : key.split("/")[0];
         if (!groups.has(group)) groups.set(group, []);
         groups.get(group).push({ id, key, x: curves[key][0], y: curves[key][1] });
       }
     }
-    const order = (key) => [["loss"], [], ["grad_norm"], ["lr"], ["ms_per_step"], ["peak_bytes"], ["seconds"]].findIndex((l) => l.includes(key));
+    const order = (key) => [["loss"], [], ["grad_norm"], ["lr"], ["ms_per_step"], ["peak_bytes"], ["seconds"]].findIndex((l) => l.includes(key.split("/")[0]));
     const rank = (key) => (key.startsWith("test_") ? 1 : order(key) >= 0 ? order(key) : 8);
-    const keys = [...groups.keys()].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
+    const keys = [...groups.keys()].sort((a, b) => rank(a) - rank(b) || a.localeCompare(b, "en", { numeric: true }));
     for (const key of keys) {
       if (!this.byKey.has(key)) this.byKey.set(key, new Plot(key, this.shared));
     }
@@ -353,7 +365,8 @@ class Plots {
       const parts = [...new Set(groups.get(key).map((l) => l.key))];
       this.byKey.get(key).set(groups.get(key).map(({ id, key: name, x, y }) => {
         const [run, part] = [this.ids.indexOf(id), parts.indexOf(name)];
-        const what = name.includes("/") ? name.slice(name.indexOf("/") + 1) : title(name);
+        const rest = key.includes("/") && name.startsWith(`${key}.`) ? key.length : name.indexOf("/");
+        const what = name.includes("/") ? name.slice(rest + 1) : title(name);
         const label = isOne ? what : parts.length > 1 ? `${nameOf(id)}, ${what}` : nameOf(id);
         const at = isOne ? part : run;
         return { label, at, dash: isOne ? Math.floor(part / 7) : part + 2 * Math.floor(run / 7), x, y };

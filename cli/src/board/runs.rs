@@ -480,24 +480,29 @@ fn is_locked(folder: &Path, locks: Option<&BTreeSet<u64>>) -> bool {
     age.is_some_and(|age| age < RECENT)
 }
 
-/// The measurements of a run as CSV: a row for each line of the file, a column for each name.
-pub(super) fn csv(path: &Path) -> std::io::Result<Vec<u8>> {
-    let lines = || -> std::io::Result<_> {
-        Ok(BufReader::new(File::open(path)?).split(b'\n').map_while(Result::ok).filter_map(|l| points(&l)))
-    };
-    let names: BTreeSet<String> = lines()?.flat_map(|(_, values)| values.into_iter().map(|v| v.0)).collect();
-    let quoted = |name: &String| {
+/// The measurements of a run as CSV: a row for each step of the file, a column for each name.
+pub(crate) fn csv(path: &Path) -> std::io::Result<Vec<u8>> {
+    let lines = BufReader::new(File::open(path)?).split(b'\n').map_while(Result::ok);
+    let mut rows: Vec<(f64, BTreeMap<String, f64>)> = Vec::new();
+    // What a line only says in words has no number.
+    for (step, values) in lines.filter_map(|l| points(&l)).filter(|(_, values)| !values.is_empty()) {
+        match rows.last_mut().filter(|last| last.0 == step) {
+            Some(last) => last.1.extend(values),
+            None => rows.push((step, values.into_iter().collect())),
+        }
+    }
+    let names: BTreeSet<&String> = rows.iter().flat_map(|(_, values)| values.keys()).collect();
+    let quoted = |name: &&String| {
         // A spreadsheet would compute what begins so.
-        let safe = if name.starts_with(['=', '+', '-', '@']) { format!("'{name}") } else { name.clone() };
+        let safe = if name.starts_with(['=', '+', '-', '@']) { format!("'{name}") } else { name.to_string() };
         match safe.contains([',', '"', '\n', '\r']) {
             true => format!("\"{}\"", safe.replace('"', "\"\"")),
             false => safe,
         }
     };
     let mut text = format!("step,{}\n", names.iter().map(quoted).collect::<Vec<_>>().join(","));
-    for (step, values) in lines()? {
-        let values: BTreeMap<String, f64> = values.into_iter().collect();
-        let cells = names.iter().map(|name| values.get(name).map_or_else(String::new, f64::to_string));
+    for (step, values) in &rows {
+        let cells = names.iter().map(|name| values.get(*name).map_or_else(String::new, f64::to_string));
         text += &format!("{step},{}\n", cells.collect::<Vec<_>>().join(","));
     }
     Ok(text.into_bytes())

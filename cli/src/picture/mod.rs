@@ -124,6 +124,49 @@ pub(crate) fn curves(path: &Path, title: &str, panels: &[Panel]) -> Answer<()> {
     plots(path, title, parts, if panels.len() == 1 { [560.0, 320.0] } else { [360.0, 240.0] }, None)
 }
 
+/// A plot of the same lines of several runs.
+pub(crate) struct Spread {
+    /// What it shows.
+    pub(crate) title: String,
+    /// Whether the axis is logarithmic.
+    pub(crate) log: bool,
+    /// Lines by name, each with the steps and values of every run.
+    pub(crate) lines: Vec<(String, Vec<Vec<(f64, f64)>>)>,
+}
+
+/// Draws lines of several runs into `path.svg` and `path.png`: their mean over the runs that have a value, and each run pale
+/// behind it. Lines without points are left out; there must be at least one point.
+pub(crate) fn spreads(path: &Path, title: &str, all: &[Spread]) -> Answer<()> {
+    let parts: Vec<_> = all.iter().filter_map(spread).collect();
+    count(path, "panels with points", parts.len(), MOST_PARTS)?;
+    let size = if parts.len() == 1 { [560.0, 320.0] } else { [360.0, 240.0] };
+    plots(path, title, parts, size, None)
+}
+
+/// A spread as a plot, and whether its lines need names.
+fn spread(all: &Spread) -> Option<(String, Plot<'_>, bool)> {
+    let lines: Vec<_> = all.lines.iter().filter(|(_, runs)| runs.iter().any(|r| !r.is_empty())).collect();
+    let curve = |points, name, colour, width| Curve { points, name, colour, width, dash: None, dots: false };
+    let mut curves = Vec::new();
+    for ((_, runs), colour) in lines.iter().zip(LINES) {
+        let pale = colour.map(|c| c / 3 + 170);
+        curves.extend(runs.iter().map(|run| curve(run.clone(), "", pale, 1.0)));
+    }
+    for ((name, runs), colour) in lines.iter().zip(LINES) {
+        curves.push(curve(mean(runs), name, colour, 2.25));
+    }
+    let plot = Plot { curves, log: all.log, whole: true, x_name: "step", y_name: "" };
+    (!lines.is_empty()).then(|| (all.title.clone(), plot, lines.len() > 1))
+}
+
+/// The mean of runs at every step that one of them has a value at.
+fn mean(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
+    let mut all: Vec<(f64, f64)> = runs.iter().flatten().copied().collect();
+    all.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let of = |same: &[(f64, f64)]| (same[0].0, same.iter().map(|p| p.1).sum::<f64>() / same.len() as f64);
+    all.chunk_by(|a, b| a.0 == b.0).map(of).collect()
+}
+
 /// A panel as a plot, and whether its lines need names.
 fn part(panel: &Panel) -> (String, Plot<'_>, bool) {
     let mut curves: Vec<Curve> = Vec::new();
@@ -252,7 +295,7 @@ fn plots(
             let mut end = top + PART.size + 14.0;
             if *legend {
                 let room = width - text_width(title, PART) - 20.0;
-                let curves: Vec<&Curve> = plot.curves.iter().collect();
+                let curves: Vec<&Curve> = plot.curves.iter().filter(|c| !c.name.is_empty()).collect();
                 let wide = curves.iter().map(|c| named(c)).sum::<f64>() + 18.0 * (curves.len() - 1) as f64;
                 end = match wide <= room {
                     true => names(&mut scene, &curves, x + width - wide, top - 1.0, wide + 1.0).max(end),

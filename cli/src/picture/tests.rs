@@ -156,6 +156,37 @@ fn picture_of_training() {
 }
 
 #[test]
+fn picture_of_several_runs() {
+    let folder = Folder::new();
+    let run =
+        |k: usize| (0..50).map(|i| (i as f64, (1.0 + 0.2 * noise(50 * k + i)) / (i + 1) as f64)).collect();
+    let test = |k: usize| (0..5).map(|i| (10.0 * i as f64, 1.0 / (i + k + 1) as f64)).collect();
+    let lines = vec![
+        ("training".to_string(), (0..3).map(run).collect()),
+        ("test".to_string(), (0..3).map(test).collect()),
+        ("nothing".to_string(), vec![Vec::new()]),
+    ];
+    let loss = Spread { title: "Loss".into(), log: true, lines };
+    let none = Spread { title: "None".into(), log: false, lines: Vec::new() };
+    drawn(spreads(&folder.path("spreads"), "Three runs", &[loss, none]));
+    let (svg, ..) = folder.look("spreads");
+    for text in ["training", "test", "Three runs", "Loss"] {
+        assert!(svg.contains(&format!(">{text}</text>")), "{text}");
+    }
+    assert!(!svg.contains(">nothing<") && !svg.contains(">None<"));
+    // A line for each run, the mean, and its sample beside the name.
+    let paths = |colour: [u8; 3]| {
+        let [r, g, b] = colour;
+        svg.matches(&format!("stroke=\"#{r:02x}{g:02x}{b:02x}\"")).count()
+    };
+    for colour in &LINES[..2] {
+        assert_eq!((paths(*colour), paths(colour.map(|c| c / 3 + 170))), (2, 3));
+    }
+    let runs = [vec![(1.0, 2.0), (2.0, 4.0)], vec![(2.0, 6.0)]];
+    assert_eq!(mean(&runs), [(1.0, 2.0), (2.0, 5.0)]);
+}
+
+#[test]
 fn picture_of_odd_curves() {
     let folder = Folder::new();
     let (nan, inf) = (f64::NAN, f64::INFINITY);

@@ -16,6 +16,7 @@ use dittograd::prelude::*;
 use dittograd::train::{End, Event, Outcome};
 use indicatif::{FormattedDuration, ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -45,98 +46,161 @@ pub(crate) fn trainer<'a>(spec: &Spec, params: &'a Params, net: &'a Net, data: &
         .evaluate(spec.eval_every, evaluation))
 }
 
+/// A run with all that its trainer borrows.
+pub(super) struct Job {
+    pub(super) spec: Spec,
+    data: Data,
+    params: Params,
+    net: Net,
+    /// The settings and the texts of every checkpoint.
+    config: Value,
+    texts: BTreeMap<String, String>,
+    /// The first and the last step.
+    pub(super) range: [u64; 2],
+}
+
+/// Where a run begins: its checkpoint, if it continues one, and its folder.
+pub(super) struct Begun {
+    from: Option<Checkpoint>,
+    folder: Option<RunFolder>,
+}
+
+impl Job {
+    pub(super) fn new(plan: Plan, (params, net): (Params, Net)) -> Answer<(Job, Begun)> {
+        let Plan { spec, data, from, folder } = plan;
+        let config = match serde_json::to_value(&spec) {
+            Ok(value) => value,
+            Err(e) => return fail(format!("the settings cannot be written: {e}")),
+        };
+        let range = [from.as_ref().map_or(0, |f| f.step), spec.steps];
+        let texts = net.texts()?;
+        Ok((Job { spec, data, params, net, config, texts, range }, Begun { from, folder }))
+    }
+
+    /// The trainer, as the command says.
+    pub(super) fn trainer<'a>(&'a self, begun: Begun, command: &Train) -> Answer<Trainer<'a>> {
+        let Begun { from, folder } = begun;
+        let mut trainer = trainer(&self.spec, &self.params, &self.net, &self.data)?
+            .stop_when(signals::stop())
+            .describe(|checkpoint| {
+                checkpoint.model = self.spec.model.name();
+                checkpoint.config = self.config.clone();
+                checkpoint.texts.extend(self.texts.clone());
+                if let Some(tokenizer) = &self.spec.data.tokens {
+                    checkpoint.texts.insert(TOKENIZER.into(), tokenizer.to_json());
+                }
+            });
+        trainer = match command.record {
+            None => trainer,
+            Some(RecordEvery::Steps(steps)) => trainer.record_every(steps),
+            Some(RecordEvery::Never) => trainer.unrecorded(),
+        };
+        if let Some(count) = command.keep {
+            if folder.is_none() {
+                return fail("--keep needs a folder, not --out none");
+            }
+            trainer = trainer.keep(count);
+        }
+        if let Some(every) = command.verify_every {
+            trainer = trainer.verify_every(every);
+        }
+        if let Some(every) = command.paranoid {
+            trainer = trainer.paranoid(every);
+        }
+        if command.norms {
+            trainer = trainer.gradient_norms();
+        }
+        if let Some(patience) = self.spec.patience {
+            trainer = trainer.patience(patience);
+        }
+        if command.mode == Mode::Eager {
+            trainer = trainer.eager();
+        }
+        if let Some(from) = from {
+            trainer = trainer.resume(from);
+        }
+        Ok(match folder {
+            Some(folder) => trainer.folder(folder),
+            None => trainer,
+        })
+    }
+
+    /// The result of a run that has ended, with its pictures.
+    pub(super) fn end(
+        &self,
+        outcome: Outcome,
+        report: &Report<'_>,
+        device: &Device,
+        out: &Out,
+    ) -> Answer<Fitted> {
+        let best = outcome.progress.best.and_then(|best| report.best(best.step, outcome.folder.as_ref()));
+        let fingerprint = self.params.fingerprint()?;
+        let mut files = Vec::new();
+        if let Some(folder) = &outcome.folder {
+            if outcome.end != End::Stopped && !out.is_silent() {
+                let _busy = out.busy("drawing pictures");
+                super::report::pictures(folder, &self.spec, &self.net, device, &self.data)?;
+            }
+            files = folder.files();
+        }
+        Ok(Fitted { outcome, best, files, fingerprint })
+    }
+}
+
+/// An error of a run in terms of options.
+pub(super) fn in_options(error: Error) -> Fail {
+    match error.kind() {
+        ErrorKind::NotFinite { why } => Fail::Message(format!("{why} (--lr, --clip 1, --warmup)")),
+        _ => error.into(),
+    }
+}
+
+/// The event files for TensorBoard, if they are wanted.
+pub(super) fn event_files(begun: &Begun, command: &Train, out: &Out) -> Answer<Option<EventWriter>> {
+    match &begun.folder {
+        _ if out.is_silent() => Ok(None),
+        Some(folder) if command.tensorboard => Ok(Some(EventWriter::create(folder.path())?)),
+        None if command.tensorboard => fail("--tensorboard needs a folder, not --out none"),
+        _ => Ok(None),
+    }
+}
+
 /// Trains and evaluates. Everything on the device is freed on return.
 pub(super) fn fit(
     plan: Plan,
-    (params, net): (Params, Net),
+    built: (Params, Net),
     device: &Device,
     command: &Train,
     out: &Out,
     ranks: Option<&Ranks>,
 ) -> Answer<Fitted> {
-    let Plan { spec, data, from, folder } = plan;
-    let first = from.as_ref().map_or(0, |f| f.step);
-    let board = match &folder {
-        _ if out.is_silent() => None,
-        Some(folder) if command.tensorboard => Some(EventWriter::create(folder.path())?),
-        None if command.tensorboard => return fail("--tensorboard needs a folder, not --out none"),
-        _ => None,
-    };
-    let config = match serde_json::to_value(&spec) {
-        Ok(value) => value,
-        Err(e) => return fail(format!("the settings cannot be written: {e}")),
-    };
-    let texts = net.texts()?;
-    let mut trainer =
-        trainer(&spec, &params, &net, &data)?.stop_when(signals::stop()).describe(|checkpoint| {
-            checkpoint.model = spec.model.name();
-            checkpoint.config = config.clone();
-            checkpoint.texts.extend(texts.clone());
-            if let Some(tokenizer) = &spec.data.tokens {
-                checkpoint.texts.insert(TOKENIZER.into(), tokenizer.to_json());
-            }
-        });
-    trainer = match command.record {
-        None => trainer,
-        Some(RecordEvery::Steps(steps)) => trainer.record_every(steps),
-        Some(RecordEvery::Never) => trainer.unrecorded(),
-    };
-    if let Some(count) = command.keep {
-        if folder.is_none() {
-            return fail("--keep needs a folder, not --out none");
-        }
-        trainer = trainer.keep(count);
-    }
+    let (job, begun) = Job::new(plan, built)?;
+    let board = event_files(&begun, command, out)?;
+    let mut trainer = job.trainer(begun, command)?;
     if let Some(ranks) = ranks {
         trainer = trainer.world(&ranks.world);
     }
-    if let Some(every) = command.verify_every {
-        trainer = trainer.verify_every(every);
-    }
-    if let Some(patience) = spec.patience {
-        trainer = trainer.patience(patience);
-    }
-    if command.mode == Mode::Eager {
-        trainer = trainer.eager();
-    }
-    if let Some(from) = from {
-        trainer = trainer.resume(from);
-    }
-    if let Some(folder) = folder {
-        trainer = trainer.folder(folder);
-    }
-    let mut report = Report::new(command, device, out, board, [first, spec.steps]);
+    let mut report = Report::new(command, device, out, board, job.range);
     let run = || trainer.observe(|event| report.see(event)).run();
     let ended = match ranks {
         Some(ranks) => ranks.train(run),
         None => run(),
     };
-    report.bar.finish_and_clear();
+    report.finish();
     // An error of writing our own file is reported unchanged.
     if let Some(fail) = report.failed.take() {
         return Err(fail);
     }
-    let outcome = ended.map_err(|error| match error.kind() {
-        ErrorKind::NotFinite { why } => Fail::Message(format!("{why} (--lr, --clip 1, --warmup)")),
-        _ => error.into(),
-    });
+    let outcome = ended.map_err(in_options);
     let outcome = match ranks {
         Some(ranks) => ranks.agree_unless_interrupted(outcome)?,
         None => outcome?,
     };
     report.write_profile()?;
-    let best = outcome.progress.best.and_then(|best| report.best(best.step, outcome.folder.as_ref()));
-    let fingerprint = params.fingerprint()?;
-    let mut files = Vec::new();
-    if let Some(folder) = &outcome.folder {
-        if outcome.end != End::Stopped && !out.is_silent() {
-            let _busy = out.busy("drawing pictures");
-            super::report::pictures(folder, &spec, &net, device, &data)?;
-        }
-        files = folder.files();
-    }
+    let fitted = job.end(outcome, &report, device, out)?;
+    let outcome = &fitted.outcome;
     if outcome.end == End::Stopped {
-        let (step, steps) = (outcome.step, spec.steps);
+        let (step, steps) = (outcome.step, job.spec.steps);
         let how = match &outcome.folder {
             Some(folder) => format!("go on with: dittograd train --resume {}", folder.path().display()),
             None => "nothing was kept (--out none)".into(),
@@ -152,11 +216,11 @@ pub(super) fn fit(
             || format!("step {at}: stopped, {since} evaluations without a better one"),
         );
     }
-    Ok(Fitted { outcome, best, files, fingerprint })
+    Ok(fitted)
 }
 
 /// Reports the events of a run.
-struct Report<'a> {
+pub(super) struct Report<'a> {
     command: &'a Train,
     device: &'a Device,
     out: &'a Out,
@@ -169,11 +233,16 @@ struct Report<'a> {
     /// The last better evaluation.
     better: Option<(u64, Scores)>,
     /// Why a file could not be written.
-    failed: Option<Fail>,
+    pub(super) failed: Option<Fail>,
+    /// What else is told of evaluations, if this run is one of several.
+    among: Option<Among<'a>>,
 }
 
+/// Tells of an evaluation: its step, the training loss and the scores.
+pub(super) type Among<'a> = Box<dyn FnMut(u64, f32, &Scores) + Send + 'a>;
+
 impl<'a> Report<'a> {
-    fn new(
+    pub(super) fn new(
         command: &'a Train,
         device: &'a Device,
         out: &'a Out,
@@ -193,10 +262,25 @@ impl<'a> Report<'a> {
         if out.bar() {
             bar.enable_steady_tick(Duration::from_millis(200));
         }
-        let report =
-            Report { command, device, out, board, bar, range, start: None, better: None, failed: None };
+        let (start, better, failed, among) = (None, None, None, None);
+        let report = Report { command, device, out, board, bar, range, start, better, failed, among };
         report.profile_after(first);
         report
+    }
+
+    /// The report of a run among several: `tell` tells of evaluations, and only the first has a bar.
+    pub(super) fn among(mut self, is_first: bool, tell: Among<'a>) -> Report<'a> {
+        if !is_first {
+            self.bar.finish_and_clear();
+            self.bar = ProgressBar::hidden();
+        }
+        self.among = Some(tell);
+        self
+    }
+
+    /// Takes the bar away.
+    pub(super) fn finish(&self) {
+        self.bar.finish_and_clear();
     }
 
     /// Starts timing ops if `step` is the one before the profiled steps. A short run has no warm-up.
@@ -233,14 +317,14 @@ impl<'a> Report<'a> {
     }
 
     /// The scores of the best evaluation, possibly from before a resume.
-    fn best(&self, step: u64, folder: Option<&RunFolder>) -> Option<(u64, Scores)> {
+    pub(super) fn best(&self, step: u64, folder: Option<&RunFolder>) -> Option<(u64, Scores)> {
         if let Some(better) = self.better.clone().filter(|b| b.0 == step) {
             return Some(better);
         }
         task::scores_at(folder?.lines(), step).map(|scores| (step, scores))
     }
 
-    fn see(&mut self, event: &Event<'_>) -> Result<(), Error> {
+    pub(super) fn see(&mut self, event: &Event<'_>) -> Result<(), Error> {
         match self.tell(event) {
             Ok(()) => Ok(()),
             Err(fail) => {
@@ -278,19 +362,32 @@ impl<'a> Report<'a> {
                     self.bar.set_message(self.message(*step, *loss));
                 }
             }
+            Event::GradientNorms { step, norms } => {
+                for (name, norm) in *norms {
+                    if let Some(board) = &mut self.board {
+                        board.scalar(&format!("grad_norm/{name}"), *step, *norm, wall_time())?;
+                    }
+                }
+            }
+            Event::Fault { fault } => {
+                let why =
+                    format!("a fault of the hardware in step {}, which is repeated: {fault}", fault.step);
+                self.bar.suspend(|| warn(&why));
+            }
             Event::Evaluated { step, loss, scores, is_best, .. } => {
                 if *is_best {
                     self.better = Some((*step, (*scores).clone()));
                 }
-                let tell = || {
-                    self.out.progress(
+                let tell = || match &mut self.among {
+                    Some(tell) => tell(*step, *loss, scores),
+                    None => self.out.progress(
                         || {
                             let mut line = json!({"step": step, "loss": loss});
                             task::put(scores, &mut line);
                             line
                         },
                         || format!("step {step} loss {loss:.6}, {}", task::text(scores)),
-                    );
+                    ),
                 };
                 self.bar.suspend(tell);
                 if let Some(board) = &mut self.board {

@@ -4,6 +4,7 @@
 pub(crate) mod fit;
 pub(crate) mod folder;
 mod report;
+mod seeds;
 
 use crate::images::{MAX_SIDE, Size, parse_size, size_text};
 use crate::models::{Field, MAX_PARAMETERS, Model, Net, Task, name};
@@ -31,7 +32,7 @@ const MAX_TIMEOUT: u64 = 365 * 24 * 3600;
 
 /// Train a model; the last line is the fingerprint of its parameters. `dittograd train MODEL --help` adds the fields of its
 /// --config and its defaults.
-#[derive(Args)]
+#[derive(Args, Clone)]
 pub(crate) struct Train {
     /// The model: mlp, cnn, resnet, vit, gpt, mamba, fno1d, fno2d or autoencoder; or a file with the programs of a model, as
     /// `dittograd.torch` in Python writes it [with --resume: that of the checkpoint]
@@ -86,6 +87,10 @@ pub(crate) struct Train {
     /// Seed of the data, the split, the batches, the initial parameters and dropout [default: 7]
     #[arg(long, help_heading = "Training")]
     seed: Option<u64>,
+    /// Train N runs together, from this seed and those after it, each with the bits of its own run, and show their mean and
+    /// spread. The folder has a run for each
+    #[arg(long, help_heading = "Training", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=seeds::MOST))]
+    seeds: Option<u64>,
     /// Steps between evaluations and checkpoints [default: a tenth of all]
     #[arg(long, help_heading = "Training", value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     eval_every: Option<u64>,
@@ -98,6 +103,10 @@ pub(crate) struct Train {
     /// Many processes: compare the bits of their parameters every K steps, and at every checkpoint
     #[arg(long, help_heading = "Training", value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
     verify_every: Option<u64>,
+    /// Look for faults of the hardware: compute every K-th step twice, compiled and op by op, and compare all bits. A step that differs
+    /// is reported and repeated; the bits are the same
+    #[arg(long, help_heading = "Training", value_name = "K", value_parser = clap::value_parser!(u64).range(1..))]
+    paranoid: Option<u64>,
     /// Run each op as it comes, or the whole step as one program; same bits
     #[arg(long, help_heading = "Training", value_enum, default_value = "compiled")]
     mode: Mode,
@@ -134,6 +143,9 @@ pub(crate) struct Train {
     /// Keep N checkpoints along the run, with the hash of each in the record, so that `verify` can start from them [default: 0]
     #[arg(long, help_heading = "Run and files", value_name = "N")]
     keep: Option<u64>,
+    /// Measure the gradients whenever the loss is read: the L2 norm of that of each parameter, before clipping
+    #[arg(long, help_heading = "Run and files")]
+    norms: bool,
     /// Also write event files for TensorBoard into the folder
     #[arg(long, help_heading = "Run and files")]
     tensorboard: bool,
@@ -819,35 +831,60 @@ impl Train {
         out: &Out,
         ranks: Option<&Ranks>,
     ) -> Answer<(Device, Plan, (Params, Net))> {
+        if self.paranoid.is_some() && ranks.is_some_and(|r| r.world.size() > 1) {
+            return fail("--paranoid is for one process; --verify-every compares the parameters of many");
+        }
         let busy = out.busy("looking for devices");
         let device = global.device_of(ranks)?;
         let leads = ranks.is_none_or(Ranks::leads);
-        let mut plan = match &self.resume {
-            None => self.anew(&busy)?,
-            Some(path) => self.again(path, &busy, leads)?,
-        };
+        let mut plan = self.plan(&busy, leads)?;
         plan.spec.check_ranks(ranks.map_or(1, |r| r.world.size()), plan.from.is_none())?;
         busy.now("building the model");
         // Errors about the model appear before the folder is created.
-        let built = match &plan.from {
-            Some(from) => plan.spec.net_of(from, &device)?,
-            None => plan.spec.net(&device, MAX_PARAMETERS)?,
-        };
-        if let (Some(weights), None) = (&self.weights, &plan.from) {
-            built.0.load(weights)?;
-        }
-        if plan.folder.is_none() && leads {
-            plan.folder = self.folder(&plan)?;
-        }
-        if let (Some(folder), Some(tokenizer), true) = (&plan.folder, &plan.spec.data.tokens, leads) {
-            // For other programs and other runs; this one has it in its checkpoint.
-            atomic::write(folder.path().join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
+        let built = self.built(&plan, &device)?;
+        if leads {
+            self.settle(&mut plan)?;
         }
         Ok((device, plan, built))
     }
 
+    /// The settings and the data, of a new run or of one that continues.
+    fn plan(&self, busy: &Busy, leads: bool) -> Answer<Plan> {
+        match &self.resume {
+            None => self.anew(busy),
+            Some(path) => self.again(path, busy, leads),
+        }
+    }
+
+    /// The model of a run.
+    fn built(&self, plan: &Plan, device: &Device) -> Answer<(Params, Net)> {
+        let built = match &plan.from {
+            Some(from) => plan.spec.net_of(from, device)?,
+            None => plan.spec.net(device, MAX_PARAMETERS)?,
+        };
+        if let (Some(weights), None) = (&self.weights, &plan.from) {
+            built.0.load(weights)?;
+        }
+        Ok(built)
+    }
+
+    /// Gives a run its folder.
+    fn settle(&self, plan: &mut Plan) -> Answer<()> {
+        if plan.folder.is_none() {
+            plan.folder = self.folder(plan)?;
+        }
+        if let (Some(folder), Some(tokenizer)) = (&plan.folder, &plan.spec.data.tokens) {
+            // For other programs and other runs; this one has it in its checkpoint.
+            atomic::write(folder.path().join("tokenizer.json"), tokenizer.to_json().as_bytes())?;
+        }
+        Ok(())
+    }
+
     /// Runs the command.
     pub(crate) fn run(&self, global: &Global, out: &Out, ranks: Option<&Ranks>) -> Answer {
+        if let Some(seeds) = seeds::asked(self)? {
+            return seeds::run(self, seeds, global, out, ranks);
+        }
         let ready = self.prepare(global, out, ranks);
         let (device, plan, built) = match ranks {
             None => ready?,
@@ -907,6 +944,9 @@ impl Train {
                 "transport": transport, "bytes_sent": ranks.map_or(0, |r| r.world.traffic().sent),
                 "optimizer_bytes": end.optimizer_bytes,
             });
+            if self.paranoid.is_some() {
+                last["faults"] = json!(end.faults);
+            }
             if let Some(scores) = &end.scores {
                 task::put(scores, &mut last);
             }
@@ -936,6 +976,12 @@ impl Train {
             let (peak, live) = (bytes(memory.peak), memory.live);
             let counts = format!("{} allocations, {} frees", memory.allocs, memory.frees);
             out.line(&format!("memory peak {peak}, live at the end {live} bytes, {counts}"))?;
+            if let Some(every) = self.paranoid {
+                let faults = end.faults;
+                out.line(&format!(
+                    "{faults} faults of the hardware found, 1 of {every} steps computed twice"
+                ))?;
+            }
             out.line(&format!("numerics {numerics}"))?;
             if let Some(folder) = folder {
                 out.line(&format!("files in {folder}: {}", files.join(", ")))?;

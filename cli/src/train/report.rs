@@ -24,6 +24,15 @@ const SCATTERS: usize = 6;
 const PROMPT: usize = 16;
 const WRITTEN: usize = 400;
 
+/// Scores that have a curve besides the loss: as they are measured, the title, and whether the axis is logarithmic.
+pub(super) const SCORES: [(&str, &str, bool); 5] = [
+    ("test_accuracy", "Test accuracy", false),
+    ("test_exact", "Exact answers", false),
+    ("test_relative_l2", "Test relative L2 error", true),
+    ("test_rmse", "Test RMSE", true),
+    ("test_perplexity", "Test perplexity", true),
+];
+
 /// Writes all pictures of a run into its folder.
 pub(super) fn pictures(
     folder: &RunFolder,
@@ -113,13 +122,7 @@ fn curves(folder: &RunFolder, title: &str) -> Answer<()> {
         log: true,
         lines: vec![line("training", "loss"), line("test", "test_loss")],
     }];
-    for (key, title, log) in [
-        ("test_accuracy", "Test accuracy", false),
-        ("test_exact", "Exact answers", false),
-        ("test_relative_l2", "Test relative L2 error", true),
-        ("test_rmse", "Test RMSE", true),
-        ("test_perplexity", "Test perplexity", true),
-    ] {
+    for (key, title, log) in SCORES {
         let lines = vec![line(title, key)];
         if !lines[0].points.is_empty() {
             panels.push(Panel { title: title.into(), y: String::new(), log, lines });

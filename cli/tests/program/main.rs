@@ -11,6 +11,8 @@ mod environment;
 mod export;
 mod images;
 mod inspect;
+mod many_seeds;
+mod measures;
 mod messages;
 mod program;
 mod programs;

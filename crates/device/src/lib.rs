@@ -1,8 +1,10 @@
 //! Devices and their memory. All tensor memory, on the host and on a GPU, comes through one door,
 //! [`Device::alloc`], so that counting, fault injection, poisoning and guard words are in one place.
 
+pub mod bundle;
 pub mod cpu;
 pub mod cuda;
+mod flips;
 mod host;
 mod memory;
 mod profile;
@@ -11,6 +13,7 @@ mod watch;
 
 pub use dittograd_numerics::error::readable_bytes;
 pub use dittograd_numerics::tensor::{DType, Meta};
+pub use flips::Flips;
 pub use host::{Kernels, Numbers, to_words};
 pub use memory::{AnyBuffer, Buffer, MemoryStats};
 pub use memory::{ReadSet, WriteGuard, emptied, with_host_words};
@@ -59,6 +62,8 @@ pub struct Cpu {
     pub simd: Simd,
     /// How it computes products.
     pub numerics: Numerics,
+    /// Its faults, in tests.
+    pub flips: Flips,
 }
 
 /// Values that `DITTOGRAD_WATCH` can have.
@@ -114,7 +119,7 @@ impl Device {
             let why = "mode tf32 needs a CUDA device, the CPU has strict, fast and turbo";
             return Err(Error::unsupported("device", why));
         }
-        Device::open(Backend::Cpu(Cpu { pool: Pool::new(threads), simd, numerics }))
+        Device::open(Backend::Cpu(Cpu { pool: Pool::new(threads), simd, numerics, flips: Flips::default() }))
     }
 
     /// The CUDA device of the given ordinal.

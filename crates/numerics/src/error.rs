@@ -207,6 +207,11 @@ pub enum ErrorKind {
         /// Which one, where it came from, and what to do.
         why: String,
     },
+    /// The hardware computes wrongly: the same step had other bits each time.
+    Hardware {
+        /// What differed, and what to do.
+        why: String,
+    },
     /// Something is not offered here.
     Unsupported {
         /// What, and what to use instead.
@@ -485,7 +490,9 @@ impl fmt::Display for Error {
                 f.write_str("the handle belongs to another session; use handles of one session only")
             }
             ErrorKind::Node { id, size } => write!(f, "there is no node {id}, the tape has {size}"),
-            ErrorKind::Gradient { why } | ErrorKind::NotFinite { why } => f.write_str(why),
+            ErrorKind::Gradient { why } | ErrorKind::NotFinite { why } | ErrorKind::Hardware { why } => {
+                f.write_str(why)
+            }
             ErrorKind::Unsupported { what } => f.write_str(what),
             ErrorKind::Cuda { call, code, message } => {
                 write!(f, "{call} failed with code {code} ({message})")

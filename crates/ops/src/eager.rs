@@ -115,6 +115,7 @@ fn run(
                 out: out.host(),
                 workspace: workspace.host(),
             });
+            cpu.flips.strike(out.host());
         }
         Backend::Cuda(cuda) => {
             let mut addresses = PerInput::new(ins.len(), 0);
@@ -161,6 +162,7 @@ pub fn launch(op: &AnyOp, run: &CudaRun<'_>) -> Result<()> {
     run.cuda.stand_in(|| -> Work {
         let (op, metas, ins) = (op.clone(), run.metas.to_vec(), run.ins.to_vec());
         let (shape, out, numerics) = (run.shape, run.out, run.cuda.numerics());
+        let flips = run.cuda.flips().clone();
         Arc::new(move |memory: &mut dyn HostMemory| {
             let words = |(address, meta): (&u64, &Meta)| memory.words(*address, meta.shape.numel());
             let values = ins.iter().zip(&metas).map(words).collect::<Option<Vec<_>>>()?;
@@ -180,6 +182,7 @@ pub fn launch(op: &AnyOp, run: &CudaRun<'_>) -> Result<()> {
                 });
                 Some(())
             })?;
+            flips.strike(&mut value);
             memory.set_words(out, &value)
         })
     })

@@ -260,6 +260,16 @@ impl Entry {
     }
 }
 
+/// A fault of the machine as it is read.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FaultLine {
+    fault: String,
+    step: u64,
+    #[serde(rename = "check")]
+    _check: String,
+}
+
 /// From a step on, other settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Change {
@@ -324,6 +334,7 @@ pub struct Record {
     steps: Vec<Chained<Entry>>,
     changes: Vec<Change>,
     machines: Vec<Value>,
+    faults: Vec<(u64, String)>,
     end: Option<RecordEnd>,
     /// Whether it has its last line.
     is_sealed: bool,
@@ -395,7 +406,7 @@ impl Record {
             }
             let kind = line.get(2..).and_then(|l| l.split('"').next()).unwrap_or_default();
             // What depends on the machine is not part of the chain.
-            let is_chained = !matches!(kind, "machine" | "file");
+            let is_chained = !matches!(kind, "machine" | "fault" | "file");
             let said = |e: serde_json::Error| wrong(n, &e);
             let expected = match &read {
                 Some(record) => record.last() + 1,
@@ -417,6 +428,7 @@ impl Record {
                         steps: Vec::new(),
                         changes: Vec::new(),
                         machines: Vec::new(),
+                        faults: Vec::new(),
                         end: None,
                         is_sealed: false,
                         root: next,
@@ -449,6 +461,10 @@ impl Record {
                 ("machine", Some(record)) => {
                     let mut object: Value = serde_json::from_str(line).map_err(said)?;
                     record.machines.push(object["machine"].take());
+                }
+                ("fault", Some(record)) => {
+                    let fault: FaultLine = serde_json::from_str(line).map_err(said)?;
+                    record.faults.push((fault.step, fault.fault));
                 }
                 ("end", Some(record)) => {
                     let end: RecordEnd = serde_json::from_str(&format!("{text}}}")).map_err(said)?;
@@ -522,6 +538,11 @@ impl Record {
     /// The machines that computed it, in order.
     pub fn machines(&self) -> &[Value] {
         &self.machines
+    }
+
+    /// Faults of the hardware that were found by [`Trainer::paranoid`](super::Trainer::paranoid), each with its step.
+    pub fn faults(&self) -> &[(u64, String)] {
+        &self.faults
     }
 
     /// Steps after which it has a hash of the state.
@@ -678,6 +699,12 @@ impl Writer {
             self.checked(&format!("{{\"machine\":{machine}"))?;
         }
         self.chained(&entry.text())
+    }
+
+    /// Adds a fault of the machine.
+    #[track_caller]
+    pub(super) fn fault(&mut self, step: u64, what: &str) -> Result<()> {
+        self.checked(&format!("{{\"fault\":{},\"step\":{step}", Value::from(what)))
     }
 
     /// Ends the run.

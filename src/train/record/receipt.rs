@@ -132,6 +132,7 @@ impl Record {
             steps: Vec::new(),
             changes,
             machines,
+            faults: Vec::new(),
             end,
             is_sealed: true,
             root: Chain(*root.as_bytes()),

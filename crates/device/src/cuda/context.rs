@@ -15,6 +15,7 @@ use super::marks::Transfers;
 use super::memory::Ring;
 use super::memory_pool::MemoryPool;
 use super::nvrtc::{Compiler, System};
+use crate::Flips;
 use dittograd_numerics::Numerics;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use std::cell::Cell;
@@ -81,6 +82,8 @@ pub struct Cuda {
     pub(super) compiled: AtomicU64,
     pub(super) from_disk: AtomicU64,
     pub(super) waited: Waited,
+    /// Faults of a driver that computes on the host, in tests.
+    flips: Arc<Flips>,
 }
 
 /// The right to call on the stream.
@@ -258,6 +261,7 @@ impl Cuda {
             compiled: AtomicU64::new(0),
             from_disk: AtomicU64::new(0),
             waited: Waited::default(),
+            flips: Arc::default(),
         })
     }
 
@@ -423,6 +427,12 @@ impl Cuda {
         }
         let _turn = self.enter()?;
         self.noted(self.driver.compute(self.stream, work()))
+    }
+
+    /// What such host computations are struck by.
+    #[doc(hidden)]
+    pub fn flips(&self) -> &Arc<Flips> {
+        &self.flips
     }
 
     /// Refuses `op` inside a capture.

@@ -3,9 +3,12 @@
 
 mod function;
 mod shards;
+mod together;
 mod traced;
 mod train;
 
 pub use function::Function;
+#[doc(hidden)]
+pub use together::Together;
 pub use traced::Traced;
 pub use train::{Batch, TrainStep};

@@ -212,7 +212,7 @@ impl ShardProgram {
         let programs = [program].into_iter().chain(lanes.others.iter().map(|l| &l.0));
         for (program, shard) in programs.zip(group) {
             self.give(program, *shard, shards.mine().start)?;
-            program.begin(shards.random_calls(random_calls, *shard))?;
+            program.begin(shards.random_calls(random_calls, *shard), None)?;
         }
         lanes.graph.launch()?;
         let results = [&self.results].into_iter().chain(lanes.others.iter().map(|l| &l.1));

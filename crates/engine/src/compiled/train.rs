@@ -4,11 +4,12 @@ use super::shards::ShardProgram;
 use super::traced::{KEPT, say_if_many};
 use crate::effect::{self, EffectOf, When};
 use crate::graph::{Compiled, Graph, Passes, Plan, Source};
-use crate::optim::{Optimizer, OptimizerState};
+use crate::optim::{KeptState, Optimizer, OptimizerState};
 use crate::params::{Param, Params, Traits};
 use crate::session::{Session, Var, with_inputs};
-use crate::sharded::{Carried, Shards, of_a_shard};
+use crate::sharded::{Carried, Shards, norms, of_a_shard};
 use dittograd_comm::World;
+use dittograd_device::bundle::Bundle;
 use dittograd_device::{AnyBuffer, Buffer, DType, Device, Meta};
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Located, Result};
@@ -18,6 +19,7 @@ use dittograd_numerics::tensor::{AnyTensor, Tensor};
 use dittograd_ops::Val;
 use std::borrow::Cow;
 use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An input of a step: numbers or indices.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +91,8 @@ pub struct TrainStep<F> {
     f: F,
     metrics: Option<Metrics>,
     kept: Option<KeptLosses>,
+    /// Whether the norms of gradients can be read.
+    has_norms: bool,
     /// Shards that the batch is computed in, and the processes that share them.
     count: usize,
     world: Option<World>,
@@ -134,6 +138,9 @@ impl KeptLosses {
     }
 }
 
+/// Numbers for programs.
+static NUMBERS: AtomicU64 = AtomicU64::new(0);
+
 /// A program for one set of input shapes, and the random calls one run of it makes.
 struct Entry {
     metas: Vec<Meta>,
@@ -142,9 +149,13 @@ struct Entry {
     /// Those that it updates.
     trained: Vec<Param>,
     program: Compiled,
+    /// No other program of this process has it.
+    number: u64,
     /// What else there is if the program is that of a shard.
     shard: Option<ShardProgram>,
     random_calls: u64,
+    /// Outputs of the program before those that are gradients.
+    values: usize,
     /// Steps that had been run when it was last used.
     used: u64,
     /// Some of its inputs are of another step than the others: giving it all of them failed.
@@ -169,6 +180,7 @@ where
             f,
             metrics: None,
             kept: None,
+            has_norms: false,
             count: 1,
             world: None,
             shards: None,
@@ -228,6 +240,13 @@ where
         self
     }
 
+    /// The same step, the norms of whose gradients can be read with [`TrainStep::gradient_norms`].
+    pub fn with_gradient_norms(mut self) -> TrainStep<F> {
+        self.has_norms = true;
+        self.forget();
+        self
+    }
+
     /// The same step, compiled with these passes; all of them unless said otherwise. The bits are the same with any.
     pub fn passes(mut self, passes: Passes) -> TrainStep<F> {
         self.passes = passes;
@@ -267,8 +286,25 @@ where
         }
     }
 
+    /// The program of the last step, and a number that no other program has.
+    pub(super) fn last(&self) -> Option<(&Compiled, u64)> {
+        self.entry().ok().map(|e| (&e.program, e.number))
+    }
+
+    /// The device that it computes on.
+    pub(super) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What was given to the last program did not arrive.
+    pub(super) fn lose_inputs(&mut self) {
+        if let Some(entry) = self.last.and_then(|at| self.programs.get_mut(at)) {
+            entry.torn = true;
+        }
+    }
+
     /// Whether the step is computed in shards.
-    fn is_sharded(&self) -> bool {
+    pub(super) fn is_sharded(&self) -> bool {
         self.count != 1 || self.world.as_ref().is_some_and(|w| w.size() > 1)
     }
 
@@ -284,7 +320,9 @@ where
             Some(shards) => shards,
             None => Shards::new(&self.device, self.count, self.world.clone())?,
         };
-        Ok(self.shards.insert(shards))
+        let shards = self.shards.insert(shards);
+        shards.keep_totals(self.has_norms);
+        Ok(shards)
     }
 
     /// Makes memory for the gradients of shards.
@@ -322,6 +360,14 @@ where
     /// Continues the random stream at a given call, as after a resume.
     pub fn set_random_calls(&mut self, calls: u64) {
         self.random_calls = calls;
+    }
+
+    /// Goes back to a state that was kept of this step's optimizer or a twin of it.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn go_back(&mut self, params: &Params, kept: &KeptState, random_calls: u64) -> Result<()> {
+        self.random_calls = random_calls;
+        self.optimizer.go_back(params, kept)
     }
 
     /// Forgets the programs if parameters were moved since: they would work on the old memory.
@@ -397,6 +443,10 @@ where
         for (p, g) in trained.iter().zip(grads) {
             items.push((p, g.ok_or_else(|| p.unreached())?));
         }
+        let values = outputs.len();
+        if self.has_norms && !is_sharded {
+            outputs.extend(items.iter().map(|i| i.1));
+        }
         if is_sharded {
             self.prepare_shards(&trained)?;
             if let Some(world) = self.shards.as_ref().and_then(Shards::world) {
@@ -422,8 +472,10 @@ where
                     traits,
                     trained,
                     program,
+                    number: NUMBERS.fetch_add(1, Ordering::Relaxed),
                     shard,
                     random_calls,
+                    values,
                     used,
                     torn: false,
                     ran: false,
@@ -474,6 +526,18 @@ where
     /// One step on inputs that have the rows of the shards that are `there`.
     #[track_caller]
     fn run_with(&mut self, inputs: &[Batch<'_>], there: Option<Range<usize>>) -> Result<()> {
+        self.give(inputs, there, None)?;
+        self.again()
+    }
+
+    /// Gives the program for these inputs their values, now or with `later` writes. It is that of the next step.
+    #[track_caller]
+    pub(super) fn give(
+        &mut self,
+        inputs: &[Batch<'_>],
+        there: Option<Range<usize>>,
+        mut later: Option<&mut Bundle>,
+    ) -> Result<()> {
         self.follow();
         if there.is_some() {
             self.sharded()?;
@@ -506,12 +570,15 @@ where
                     shard.hold(&entry.program, i, entry.metas[i], words, shards.mine()).located()?;
                 }
                 (_, _, _, Batch::On(value)) => entry.program.copy_input(i, value).located()?,
-                _ => entry.program.set_input(i, b.meta(), &b.words().located()?).located()?,
+                _ => {
+                    let words = b.words().located()?;
+                    entry.program.give_input(i, b.meta(), &words, later.as_deref_mut()).located()?;
+                }
             }
         }
         entry.torn = false;
         self.last = Some(at);
-        self.again()
+        Ok(())
     }
 
     /// Takes a program in, for the one that was not used for longest if there are many. The last step's stays.
@@ -534,6 +601,30 @@ where
     #[track_caller]
     pub fn again(&mut self) -> Result<()> {
         let _strict = environment::enter();
+        if !self.is_sharded() {
+            self.begin(None)?;
+            let ran = self.entry()?.program.launch();
+            return self.end(ran);
+        }
+        let at = self.ready()?;
+        let entry = &mut self.programs[at];
+        if let (Some(shard), Some(shards)) = (&entry.shard, &mut self.shards)
+            && let Err(error) = shard.run(&entry.program, shards, &mut self.optimizer, self.random_calls)
+        {
+            shards.clear();
+            return Err(error);
+        }
+        self.count_step(at);
+        let loss = if self.kept.is_some() { Some(self.loss()?) } else { None };
+        if let Some(kept) = &mut self.kept {
+            kept.read.extend(loss);
+        }
+        Ok(())
+    }
+
+    /// The program of the last step, whose inputs are all there, for one more step.
+    #[track_caller]
+    fn ready(&mut self) -> Result<usize> {
         self.follow();
         let entry = self.entry()?;
         if !entry.traits.same_trainable() {
@@ -545,39 +636,47 @@ where
             let why = "a run with other inputs failed, which are there in part; call run with inputs";
             return Err(Error::argument("step", "order", why));
         }
-        let calls = entry.random_calls;
         let at = self.last.unwrap_or(0);
         self.steps += 1;
         let entry = &mut self.programs[at];
-        entry.used = self.steps;
-        entry.ran = false;
-        match (&entry.shard, &mut self.shards) {
-            (Some(shard), Some(shards)) => {
-                if let Err(error) = shard.run(&entry.program, shards, &mut self.optimizer, self.random_calls)
-                {
-                    shards.clear();
-                    return Err(error);
-                }
-            }
-            _ => {
-                self.optimizer.begin(entry.trained.iter())?;
-                if let Err(error) = entry.program.run(self.random_calls) {
-                    self.optimizer.unbegin(entry.trained.iter());
-                    return Err(error);
-                }
-            }
-        }
-        entry.ran = true;
-        self.random_calls = self.random_calls.wrapping_add(calls);
-        self.device.end_step();
-        if self.kept.is_some() {
-            let loss = if self.is_sharded() { Some(self.loss()?) } else { None };
-            if let Some(kept) = &mut self.kept {
-                kept.steps += 1;
-                kept.read.extend(loss);
-            }
+        (entry.used, entry.ran) = (self.steps, false);
+        Ok(at)
+    }
+
+    /// Begins a step that is not in shards: everything but the run of the program. What the program reads is written now, or with
+    /// `later` writes.
+    #[track_caller]
+    pub(super) fn begin(&mut self, mut later: Option<&mut Bundle>) -> Result<()> {
+        let at = self.ready()?;
+        let entry = &self.programs[at];
+        self.optimizer.begin(entry.trained.iter(), later.as_deref_mut())?;
+        if let Err(error) = entry.program.begin(self.random_calls, later) {
+            self.optimizer.unbegin(entry.trained.iter());
+            return Err(error);
         }
         Ok(())
+    }
+
+    /// Ends a step that has begun, with the result of running the program.
+    #[track_caller]
+    pub(super) fn end(&mut self, ran: Result<()>) -> Result<()> {
+        let at = self.last.unwrap_or(0);
+        match &ran {
+            Ok(()) => self.count_step(at),
+            Err(_) => self.optimizer.unbegin(self.programs[at].trained.iter()),
+        }
+        ran
+    }
+
+    /// Counts a step that was made.
+    fn count_step(&mut self, at: usize) {
+        let entry = &mut self.programs[at];
+        entry.ran = true;
+        self.random_calls = self.random_calls.wrapping_add(entry.random_calls);
+        self.device.end_step();
+        if let Some(kept) = &mut self.kept {
+            kept.steps += 1;
+        }
     }
 
     #[track_caller]
@@ -585,6 +684,17 @@ where
         self.last.and_then(|at| self.programs.get(at)).ok_or_else(|| {
             Error::argument("step", "order", "no step has been run yet; call run with inputs first")
         })
+    }
+
+    /// The program of the last step, which must have gone well.
+    #[track_caller]
+    fn ran(&self) -> Result<&Entry> {
+        let entry = self.entry()?;
+        if entry.ran {
+            return Ok(entry);
+        }
+        self.device.check_alive()?;
+        Err(Error::argument("step", "order", "the last step failed, so it has no values; run it again"))
     }
 
     /// The words of an output of the last step, which must be of this type.
@@ -599,14 +709,7 @@ where
             let why = format!("it is of type {}; read it with {how}", meta.dtype.name());
             return Err(Error::argument("step", "metric", why));
         }
-        if !entry.ran {
-            self.device.check_alive()?;
-            return Err(Error::argument(
-                "step",
-                "order",
-                "the last step failed, so it has no values; run it again",
-            ));
-        }
+        self.ran()?;
         match (&entry.shard, &self.shards) {
             (Some(shard), Some(shards)) => Ok((meta.shape, shard.mean(shards, i)?)),
             _ => Ok((meta.shape, entry.program.output(i)?)),
@@ -617,7 +720,7 @@ where
     #[track_caller]
     fn metric_at(&self, i: usize) -> Result<usize> {
         let entry = self.entry()?;
-        let metrics = entry.shard.as_ref().map_or(entry.program.outputs(), |s| s.outputs.len()) - 1;
+        let metrics = entry.values - 1;
         if i < metrics {
             return Ok(i + 1);
         }
@@ -637,16 +740,52 @@ where
     /// The losses of all steps since this was last called, which must be [kept](TrainStep::keep_losses). Waits for the device once.
     #[track_caller]
     pub fn losses(&mut self) -> Result<Vec<f32>> {
-        let is_sharded = self.is_sharded();
+        let words = match self.kept_list() {
+            Some(list) => {
+                let words = list.download()?;
+                list.part(0, 1)?.write_words("losses", &[0.0])?;
+                words
+            }
+            None => Vec::new(),
+        };
+        self.take_losses(&words)
+    }
+
+    /// Where losses are kept on the device.
+    fn kept_list(&self) -> Option<&Buffer> {
+        self.kept.as_ref().and_then(|kept| kept.list.as_ref()).filter(|_| !self.is_sharded())
+    }
+
+    /// Where the losses of [`TrainStep::unread_losses`] are on a GPU, and whether they are a list, which becomes empty when it is read.
+    pub(super) fn losses_on_gpu(&self) -> Option<(Buffer, bool)> {
+        let entry = self.entry().ok().filter(|e| e.ran && e.shard.is_none() && self.device.is_cuda())?;
+        match &self.kept {
+            Some(_) => Some((self.kept_list()?.clone(), true)),
+            None => Some((entry.program.output_buffer(0).ok()?, false)),
+        }
+    }
+
+    /// The losses that are [kept](TrainStep::keep_losses), else the last one. `words` are what was read of them on a GPU.
+    #[track_caller]
+    pub(super) fn unread_losses(&mut self, words: Option<Vec<f32>>) -> Result<Vec<f32>> {
+        match (words, &self.kept) {
+            (Some(words), Some(_)) => self.take_losses(&words),
+            (Some(words), None) => Ok(words),
+            (None, Some(_)) => self.losses(),
+            (None, None) => self.loss().map(|loss| vec![loss]),
+        }
+    }
+
+    /// The losses that are kept, of which `words` were read from their list.
+    #[track_caller]
+    fn take_losses(&mut self, words: &[f32]) -> Result<Vec<f32>> {
         let Some(kept) = &mut self.kept else {
             return Err(Error::argument("step", "losses", "they are not kept; call keep_losses first"));
         };
         let steps = std::mem::take(&mut kept.steps);
         let mut losses = std::mem::take(&mut kept.read);
-        if let (Some(list), false) = (&kept.list, is_sharded) {
-            let words = list.download()?;
-            list.part(0, 1)?.write_words("losses", &[0.0])?;
-            losses.extend(words.iter().skip(1).take(words[0].to_bits() as usize));
+        if let Some((count, words)) = words.split_first() {
+            losses.extend(words.iter().take(count.to_bits() as usize));
         }
         if losses.len() == steps {
             return Ok(losses);
@@ -669,6 +808,27 @@ where
     pub fn metric_indices(&self, i: usize) -> Result<Tensor<u32>> {
         let (shape, words) = self.output(self.metric_at(i)?, DType::U32, "metric")?;
         Tensor::with_shape(shape, words.into_iter().map(f32::to_bits).collect())
+    }
+
+    /// The L2 norm of the gradient of each parameter in the last step, by its name, before gradients are clipped. The step must have been
+    /// made [for it](TrainStep::with_gradient_norms). Waits for the device. Of several processes all must call it.
+    #[track_caller]
+    pub fn gradient_norms(&self) -> Result<Vec<(String, f32)>> {
+        if !self.has_norms {
+            let why = "they cannot be read; call with_gradient_norms first";
+            return Err(Error::argument("step", "gradient_norms", why));
+        }
+        let entry = self.ran()?;
+        if let (Some(_), Some(shards)) = (&entry.shard, &self.shards) {
+            return shards.norms();
+        }
+        let gradient = |i: usize| {
+            let i = entry.values + i;
+            AnyBuffer::new(entry.program.output_buffer(i)?, entry.program.output_meta(i)?)
+        };
+        let gradients = (0..entry.trained.len()).map(gradient).collect::<Result<Vec<_>>>()?;
+        let names = entry.trained.iter().map(|p| p.name().to_string());
+        Ok(names.zip(norms(&self.device, &gradients)?).collect())
     }
 
     /// The program of the last step, printed.

@@ -15,6 +15,7 @@ mod text;
 pub use compile::Plan;
 pub use passes::{Pass, Passes};
 pub use run::Compiled;
+pub(crate) use run::is_uncapturable;
 pub(crate) use signature::on;
 #[doc(hidden)]
 pub use signature::unbound;

@@ -6,6 +6,7 @@ use super::compile::Plan;
 use crate::effect::{Effect, EffectOf, HostValue};
 use crate::nats::Nats;
 use crate::params::Param;
+use dittograd_device::bundle::{Bundle, write};
 use dittograd_device::cuda::{self, Captured, Cuda, CudaGraph};
 use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet, emptied};
 use dittograd_numerics::environment;
@@ -24,6 +25,11 @@ pub(super) enum Place {
     Arena(usize),
     /// An outside buffer (input, parameter, constant or random base) and words into it.
     Outside(usize, usize),
+}
+
+/// Whether this is what a driver says that cannot capture, or not this.
+pub(crate) fn is_uncapturable(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::Cuda { code: 801 | 900..=909, .. })
 }
 
 /// An op with its places.
@@ -163,8 +169,7 @@ impl Compiled {
                     self.plan.launches += graph.nodes();
                     self.stages[stage].graph = Some(graph);
                 }
-                // What a driver says that cannot capture, or not this.
-                Err(error) if matches!(error.kind(), ErrorKind::Cuda { code: 801 | 900..=909, .. }) => {
+                Err(error) if is_uncapturable(&error) => {
                     eprintln!(
                         "dittograd: a program could not be captured as a CUDA graph ({error}); its kernels are launched one by \
                          one, which gives the same bits more slowly"
@@ -372,8 +377,19 @@ impl Compiled {
     /// Gives an input of the next runs its value. Indices are checked against what the ops that read them take.
     #[doc(hidden)]
     pub fn set_input(&self, input: usize, meta: Meta, words: &[f32]) -> Result<()> {
+        self.give_input(input, meta, words, None)
+    }
+
+    /// As [`Compiled::set_input`], now or with `later` writes.
+    pub(crate) fn give_input(
+        &self,
+        input: usize,
+        meta: Meta,
+        words: &[f32],
+        later: Option<&mut Bundle>,
+    ) -> Result<()> {
         self.check_input(input, meta, words)?;
-        self.slot(input, meta)?.buffer().write_words("program", words)
+        write("program", self.slot(input, meta)?.buffer(), words, later)
     }
 
     /// Errors if [`Compiled::set_input`] would.
@@ -400,15 +416,20 @@ impl Compiled {
         slot.copy_from("program", value)
     }
 
-    /// A copy of an output of the last run. Does not wait for the device.
-    pub(crate) fn copy_output(&self, i: usize) -> Result<AnyBuffer> {
+    /// Where an output of the last run is.
+    pub(crate) fn output_buffer(&self, i: usize) -> Result<Buffer> {
         let (place, meta) = self.output_at(i)?;
         let n = meta.shape.numel();
-        let from = match place {
-            Place::Arena(_) if n == 0 => self.arena.part(0, 0)?,
-            Place::Arena(at) => self.arena.part(at, n)?,
-            Place::Outside(o, at) => self.outside[o].buffer().part(at, n)?,
-        };
+        match place {
+            Place::Arena(_) if n == 0 => self.arena.part(0, 0),
+            Place::Arena(at) => self.arena.part(at, n),
+            Place::Outside(o, at) => self.outside[o].buffer().part(at, n),
+        }
+    }
+
+    /// A copy of an output of the last run. Does not wait for the device.
+    pub(crate) fn copy_output(&self, i: usize) -> Result<AnyBuffer> {
+        let (from, meta) = (self.output_buffer(i)?, self.output_meta(i)?);
         let copy = AnyBuffer::new(self.device.alloc_for("program output", &meta.shape)?, meta)?;
         copy.copy_from("program", &AnyBuffer::new(from, meta)?)?;
         Ok(copy)
@@ -428,12 +449,12 @@ impl Compiled {
         then: &mut dyn FnMut(usize) -> Result<()>,
     ) -> Result<()> {
         let _strict = environment::enter();
-        self.begin(random_calls)?;
+        self.begin(random_calls, None)?;
         self.execute(then)
     }
 
-    /// Gives a run what changes from one to the next besides its inputs.
-    pub(crate) fn begin(&self, random_calls: u64) -> Result<()> {
+    /// Gives a run what changes from one to the next besides its inputs, now or with `later` writes.
+    pub(crate) fn begin(&self, random_calls: u64, later: Option<&mut Bundle>) -> Result<()> {
         let written = || self.effects().flat_map(|e| e.effect.writes());
         let is_released = |b: &AnyBuffer| b.buffer().is_released();
         if self.outside.iter().any(is_released) || written().any(|p| is_released(&p.buffer())) {
@@ -441,7 +462,7 @@ impl Compiled {
         }
         if let Some(base) = self.random_base {
             let words = [random_calls as u32, (random_calls >> 32) as u32];
-            self.outside[base].buffer().write_words("program", bytemuck::cast_slice(&words))?;
+            write("program", self.outside[base].buffer(), bytemuck::cast_slice(&words), later)?;
         }
         for (at, list, seen) in &self.nats {
             let version = list.version();
@@ -453,6 +474,23 @@ impl Compiled {
             }
         }
         Ok(())
+    }
+
+    /// Runs programs that have begun, and that were captured together, as one.
+    pub(crate) fn launch_together(programs: &[&Compiled], graph: &CudaGraph) -> Result<()> {
+        graph.launch()?;
+        programs.iter().for_each(|p| p.changed());
+        Ok(())
+    }
+
+    /// Runs a program that has begun.
+    pub(crate) fn launch(&self) -> Result<()> {
+        self.execute(&mut |_| Ok(()))
+    }
+
+    /// Tells of the parameters that it writes.
+    fn changed(&self) {
+        self.effects().flat_map(|e| e.effect.writes()).for_each(Param::changed);
     }
 
     fn execute(&self, then: &mut dyn FnMut(usize) -> Result<()>) -> Result<()> {
@@ -476,7 +514,7 @@ impl Compiled {
                 ));
             }
         }
-        self.effects().flat_map(|e| e.effect.writes()).for_each(Param::changed);
+        self.changed();
         Ok(())
     }
 
@@ -523,7 +561,7 @@ impl Compiled {
                     metas: &i.metas[skip..],
                     ins: &ins,
                     shape: i.meta.shape,
-                    out,
+                    out: &mut *out,
                     workspace,
                 };
                 self.device.timed(i.op.name(), &i.metas, i.meta.shape, || {
@@ -534,6 +572,7 @@ impl Compiled {
                     Ok(())
                 })?;
                 spare = emptied(ins);
+                cpu.flips.strike(out);
             }
             *self.spare.lock().unwrap_or_else(PoisonError::into_inner) = spare;
             for late in stage..self.stages.len() - 1 {
@@ -561,11 +600,6 @@ impl Compiled {
             Place::Arena(at) => HostValue::Words(&arena[at..at + n]),
             Place::Outside(o, at) => HostValue::Buffer(self.outside[o].buffer(), at..at + n),
         }
-    }
-
-    /// Number of outputs.
-    pub(crate) fn outputs(&self) -> usize {
-        self.outputs.len()
     }
 
     /// Shape and type of an output.

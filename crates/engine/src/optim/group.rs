@@ -4,6 +4,7 @@ use super::rules::{Rule, finite};
 use crate::params::Param;
 use dittograd_numerics::error::{Error, Result};
 use std::fmt;
+use std::sync::Arc;
 
 /// What an optimizer does with a parameter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -25,6 +26,7 @@ impl Options {
 
 /// Some of the parameters, and what is different for them. A parameter may be in one group only; those in none
 /// follow the optimizer's own options.
+#[derive(Clone)]
 pub struct Group {
     members: Members,
     rule: Option<Rule>,
@@ -33,8 +35,9 @@ pub struct Group {
     decoupled: Option<bool>,
 }
 
-type Predicate = Box<dyn Fn(&Param) -> bool + Send + Sync>;
+type Predicate = Arc<dyn Fn(&Param) -> bool + Send + Sync>;
 
+#[derive(Clone)]
 enum Members {
     Names(Vec<String>),
     Prefix(String),
@@ -58,7 +61,7 @@ impl Group {
 
     /// The parameters for which `f` holds, which may be none.
     pub fn matching(f: impl Fn(&Param) -> bool + Send + Sync + 'static) -> Group {
-        Group::of(Members::Matching(Box::new(f)))
+        Group::of(Members::Matching(Arc::new(f)))
     }
 
     /// With another learning rate.

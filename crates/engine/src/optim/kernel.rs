@@ -200,6 +200,7 @@ fn torn(error: Error, launched: usize) -> Error {
 /// On a driver that runs no kernels: the update of one parameter.
 fn stand_in(cuda: &Arc<Cuda>, slot: Slot, hypers: u64, factor: u64) -> Result<()> {
     cuda.stand_in(|| -> Work {
+        let flips = cuda.flips().clone();
         Arc::new(move |memory: &mut dyn HostMemory| {
             let count = slot.kind.states().len();
             let h = memory.words(hypers + (slot.row * HYPERS * 4) as u64, HYPERS)?;
@@ -217,6 +218,8 @@ fn stand_in(cuda: &Arc<Cuda>, slot: Slot, hypers: u64, factor: u64) -> Result<()
                 cpu(on, slot.kind, written, (&g[..], &d[..]), factor, &h);
                 Some(())
             })?;
+            flips.strike(&mut p);
+            states.iter_mut().take(count).for_each(|s| flips.strike(s));
             memory.set_words(slot.p, &p)?;
             states.iter().zip(slot.states).take(count).try_for_each(|(s, at)| memory.set_words(at, s))
         })

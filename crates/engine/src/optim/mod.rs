@@ -6,6 +6,7 @@
 mod clip;
 mod group;
 pub(crate) mod host;
+mod kept;
 mod kernel;
 pub mod rules;
 mod schedule;
@@ -13,6 +14,8 @@ mod state;
 mod update;
 
 pub use group::Group;
+#[doc(hidden)]
+pub use kept::KeptState;
 pub use rules::Rule;
 pub use schedule::Schedule;
 pub use state::{OptimizerState, ParamState};
@@ -22,6 +25,7 @@ pub(crate) use rules::{Element, HYPERS, Kind};
 use crate::effect::{Effect, HostValue};
 use crate::gradients::Grads;
 use crate::params::{Param, Params};
+use dittograd_device::bundle::{Bundle, write};
 use dittograd_device::cuda::Source;
 use dittograd_device::{AnyBuffer, Backend, Buffer, Device};
 use dittograd_numerics::environment;
@@ -371,9 +375,13 @@ impl Optimizer {
             .ok_or_else(|| Error::new("optimizer", ErrorKind::Internal { what: "no buffer of scalars" }))
     }
 
-    /// Counts a step of these parameters and forms its scalars.
+    /// Counts a step of these parameters and forms its scalars, which are written now or with `later` ones.
     #[track_caller]
-    pub(crate) fn begin<'a>(&mut self, params: impl Iterator<Item = &'a Param> + Clone) -> Result<()> {
+    pub(crate) fn begin<'a>(
+        &mut self,
+        params: impl Iterator<Item = &'a Param> + Clone,
+        later: Option<&mut Bundle>,
+    ) -> Result<()> {
         self.check()?;
         let limit = self.clip_value.unwrap_or(f64::INFINITY);
         for p in params.clone() {
@@ -388,7 +396,7 @@ impl Optimizer {
         }
         self.words.clear();
         self.words.extend(self.hypers.iter().flatten().map(|&x| x as f32));
-        self.scalars()?.write_words("optimizer", &self.words)?;
+        write("optimizer", self.scalars()?, &self.words, later)?;
         self.step += 1;
         for p in params {
             if let Some(entry) = self.entries.get_mut(&p.id()) {
@@ -465,7 +473,7 @@ impl Optimizer {
         let (update, inputs) = self.update(&mut recorder, &vals, &states, norm)?;
         let inputs = inputs.into_iter().map(|v| recorder.value(v).cloned()).collect::<Result<Vec<_>>>()?;
         let extent = update.extent()?;
-        self.begin(items.iter().map(|i| i.0))?;
+        self.begin(items.iter().map(|i| i.0), None)?;
         let run = || match device.backend() {
             Backend::Cpu(cpu) => {
                 let read = |i: usize| HostValue::Buffer(inputs[i].buffer(), 0..inputs[i].shape().numel());

@@ -97,7 +97,10 @@ impl Target {
         for (s, g) in states.iter_mut().zip(guards.iter_mut().flatten()) {
             *s = g.host();
         }
-        kernel::cpu(cpu, self.kind, (&mut value.host()[self.part.clone()], states), reads, factor, h);
+        let p = &mut value.host()[self.part.clone()];
+        kernel::cpu(cpu, self.kind, (&mut *p, states), reads, factor, h);
+        cpu.flips.strike(p);
+        guards.iter_mut().flatten().for_each(|g| cpu.flips.strike(g.host()));
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Carried, Shards};
 use crate::graph::{Compiled, Passes};
-use crate::optim::{Optimizer, OptimizerState};
+use crate::optim::{KeptState, Optimizer, OptimizerState};
 use crate::params::{Param, Params};
 use crate::session::{Session, Var};
 use dittograd_comm::World;
@@ -63,6 +63,24 @@ impl EagerShards {
     /// The optimizer, after the last step.
     pub fn into_optimizer(self) -> Optimizer {
         self.optimizer
+    }
+
+    /// The norms of gradients can be read with [`EagerShards::gradient_norms`] from now on.
+    pub fn keep_gradient_norms(&mut self) {
+        self.shards.keep_totals(true);
+    }
+
+    /// As [`TrainStep::gradient_norms`](crate::compiled::TrainStep::gradient_norms).
+    #[track_caller]
+    pub fn gradient_norms(&self) -> Result<Vec<(String, f32)>> {
+        self.shards.norms()
+    }
+
+    /// As [`TrainStep::go_back`](crate::compiled::TrainStep::go_back).
+    #[track_caller]
+    pub fn go_back(&mut self, params: &Params, kept: &KeptState, random_calls: u64) -> Result<()> {
+        self.session.set_random_calls(random_calls);
+        self.optimizer.go_back(params, kept)
     }
 
     /// As [`TrainStep::state`](crate::compiled::TrainStep::state).

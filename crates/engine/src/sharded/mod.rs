@@ -38,6 +38,8 @@ pub struct Shards {
     count: usize,
     world: Option<World>,
     ready: Option<Ready>,
+    /// For each bucket, the gradients of the last step, if they are kept.
+    last: Option<Vec<AnyBuffer>>,
 }
 
 /// Memory for the gradients of some parameters.
@@ -69,6 +71,18 @@ fn internal(what: &'static str) -> Error {
 /// `a + b`.
 fn add(a: &AnyBuffer, b: &AnyBuffer) -> Result<AnyBuffer> {
     apply(a.buffer().device(), &pointwise::Add {}.into(), &[a, b])
+}
+
+/// The norm of each of some gradients. Waits for the device.
+#[track_caller]
+pub(crate) fn norms(device: &Device, gradients: &[AnyBuffer]) -> Result<Vec<f32>> {
+    let all = device.alloc(gradients.len())?;
+    let all = AnyBuffer::new(all, Meta::f32(Shape::new(&[gradients.len()])?))?;
+    for (i, gradient) in gradients.iter().enumerate() {
+        let norm = apply(device, &reduce::GlobalNorm.into(), &[gradient])?;
+        all.part(i, Shape::SCALAR)?.copy_from("norm", &norm)?;
+    }
+    all.buffer().download()
 }
 
 /// Most sums over subtrees that are added in one kernel.
@@ -142,7 +156,8 @@ impl Shards {
             );
             return Err(Error::argument("step", "shards", why));
         }
-        Ok(Shards { device: device.clone(), count, world: world.filter(|w| w.size() > 1), ready: None })
+        let world = world.filter(|w| w.size() > 1);
+        Ok(Shards { device: device.clone(), count, world, ready: None, last: None })
     }
 
     /// Number of shards.
@@ -301,9 +316,25 @@ impl Shards {
         Ok(totals)
     }
 
-    /// The norm of all gradients together, whose parts are spread over the processes: the terms of rows are gathered, and every
+    /// Whether the gradients of a step are kept until the next one, for [`Shards::norms`].
+    pub(crate) fn keep_totals(&mut self, keeps: bool) {
+        match keeps {
+            true => drop(self.last.get_or_insert_default()),
+            false => self.last = None,
+        }
+    }
+
+    /// The norm of the gradient of each parameter in the last step.
+    #[track_caller]
+    pub(crate) fn norms(&self) -> Result<Vec<(String, f32)>> {
+        let totals = self.last.as_deref().ok_or_else(|| internal("gradients that were not kept"))?;
+        let norms = self.squares(totals)?.into_iter().map(|square| norm_of_squares(Simd::best(), &[square]));
+        Ok(self.ready()?.trained.iter().map(|p| p.name().to_string()).zip(norms).collect())
+    }
+
+    /// The square of the norm of each gradient. Its parts are spread over the processes: the terms of rows are gathered, and every
     /// process adds all of them up, as [`GlobalNorm`](reduce::global_norm::GlobalNorm) does.
-    fn norm(&self, world: &World, totals: &[AnyBuffer]) -> Result<f32> {
+    fn squares(&self, totals: &[AnyBuffer]) -> Result<Vec<f32>> {
         let ready = self.ready()?;
         let mut terms: Vec<f32> = Vec::new();
         for total in totals {
@@ -313,7 +344,10 @@ impl Shards {
             let sums = apply(&self.device, &reduce::Sum::new(&[1])?.into(), &[&square])?;
             terms.extend(sums.buffer().download()?);
         }
-        let all = world.all_gather_words(&terms)?;
+        let all = match &self.world {
+            Some(world) => world.all_gather_words(&terms)?,
+            None => vec![terms],
+        };
         let mut all: Vec<std::vec::IntoIter<f32>> = all.into_iter().map(Vec::into_iter).collect();
         let mut squares = vec![0.0f32; ready.trained.len()];
         for b in &ready.layout.buckets {
@@ -325,7 +359,7 @@ impl Shards {
                 squares[p.param] = squared_norm(p.numel, |row| rows[p.row + row]);
             }
         }
-        Ok(norm_of_squares(Simd::best(), &squares))
+        Ok(squares)
     }
 
     /// Ends a step whose gradients are all there: adds them up, updates the parameters, and brings them, and the rows of `reports`, to
@@ -334,7 +368,7 @@ impl Shards {
     pub(crate) fn update(&mut self, optimizer: &mut Optimizer, reports: Option<&AnyBuffer>) -> Result<()> {
         let totals = self.totals()?;
         let norm = match (&self.world, optimizer.max_norm()) {
-            (Some(world), Some(_)) => Some(self.norm(world, &totals)?),
+            (Some(_), Some(_)) => Some(norm_of_squares(Simd::best(), &self.squares(&totals)?)),
             _ => None,
         };
         let ready = self.ready()?;
@@ -355,6 +389,9 @@ impl Shards {
             self.gather(world, reports)?;
         }
         self.ready()?.trained.iter().for_each(Param::changed);
+        if let Some(last) = &mut self.last {
+            *last = totals;
+        }
         Ok(())
     }
 
