@@ -1,6 +1,6 @@
 //! `export`: a trained model as an ONNX file, which computes what `predict` computes; or the measurements of a run as CSV.
 
-use crate::board::csv;
+use crate::measurements::csv;
 use crate::out::{Out, bytes, table};
 use crate::task::program;
 use crate::train::{Spec, checkpoint_file, positive};

@@ -14,6 +14,7 @@ mod export;
 mod graph;
 mod images;
 mod inspect;
+mod measurements;
 mod models;
 #[cfg(feature = "mpi")]
 #[doc(hidden)]

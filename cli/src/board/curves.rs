@@ -1,5 +1,6 @@
 //! The curves of a run: measurements as points, read from a file while it grows, and thinned to what a picture can show.
 
+use crate::measurements::points;
 use dittograd::train::METRICS;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -186,14 +187,6 @@ fn add(curves: &mut BTreeMap<String, Vec<Point>>, name: &str, point: Point) {
     if points.len() > MAX_POINTS {
         *points = thinned(points, [f64::NEG_INFINITY, f64::INFINITY], MAX_POINTS / 8);
     }
-}
-
-/// The step of a line of measurements, and its numbers by name.
-pub(super) fn points(line: &[u8]) -> Option<(f64, Vec<(String, f64)>)> {
-    let line: BTreeMap<String, Value> = serde_json::from_slice(line).ok()?;
-    let step = line.get("step")?.as_f64()?;
-    let number = |(name, value): (String, Value)| Some((name, value.as_f64()?));
-    Some((step, line.into_iter().filter(|(name, _)| name != "step").filter_map(number).collect()))
 }
 
 #[cfg(test)]

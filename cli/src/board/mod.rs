@@ -12,7 +12,6 @@ use crate::train::folder;
 use crate::{Answer, Global, fail};
 use clap::Args;
 use runs::Runs;
-pub(crate) use runs::csv;
 use serde_json::json;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};

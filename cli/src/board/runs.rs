@@ -1,6 +1,6 @@
 //! The runs in a folder: found, and read by the heads and tails of their files.
 
-use super::curves::{SPEED, points};
+use super::curves::SPEED;
 use crate::inspect::named_values;
 use crate::verify::VERIFIED;
 use dittograd::error::shown;
@@ -20,6 +20,9 @@ const MAX_FOLDERS: usize = 50_000;
 /// every tensor.
 const TAIL: u64 = 16 << 10;
 const RECORD_LINE: u64 = 1 << 20;
+/// Bytes that are read if those have fewer lines than this: lines with the norms of many gradients are long.
+const LONG_TAIL: u64 = 1 << 20;
+const FEW_LINES: usize = 100;
 /// The largest checkpoint whose fingerprint is computed before somebody asks, the time for it in each round, and the largest receipt
 /// that is read.
 const MAX_UNASKED: u64 = 16 << 20;
@@ -377,7 +380,11 @@ impl Last {
     fn read(path: &Path) -> Last {
         let mut last = Last::default();
         let mut time = None;
-        for line in last_lines(path, TAIL).iter().rev() {
+        let mut lines = last_lines(path, TAIL);
+        if lines.len() < FEW_LINES && std::fs::metadata(path).is_ok_and(|meta| meta.len() > TAIL) {
+            lines = last_lines(path, LONG_TAIL);
+        }
+        for line in lines.iter().rev() {
             let Some(step) = line["step"].as_u64() else { continue };
             last.step = last.step.max(Some(step));
             last.loss = last.loss.or(line["loss"].as_f64());
@@ -478,32 +485,4 @@ fn is_locked(folder: &Path, locks: Option<&BTreeSet<u64>>) -> bool {
     let _ = locks;
     let age = stamp(&folder.join(METRICS)).and_then(|(time, _)| SystemTime::now().duration_since(time).ok());
     age.is_some_and(|age| age < RECENT)
-}
-
-/// The measurements of a run as CSV: a row for each step of the file, a column for each name.
-pub(crate) fn csv(path: &Path) -> std::io::Result<Vec<u8>> {
-    let lines = BufReader::new(File::open(path)?).split(b'\n').map_while(Result::ok);
-    let mut rows: Vec<(f64, BTreeMap<String, f64>)> = Vec::new();
-    // What a line only says in words has no number.
-    for (step, values) in lines.filter_map(|l| points(&l)).filter(|(_, values)| !values.is_empty()) {
-        match rows.last_mut().filter(|last| last.0 == step) {
-            Some(last) => last.1.extend(values),
-            None => rows.push((step, values.into_iter().collect())),
-        }
-    }
-    let names: BTreeSet<&String> = rows.iter().flat_map(|(_, values)| values.keys()).collect();
-    let quoted = |name: &&String| {
-        // A spreadsheet would compute what begins so.
-        let safe = if name.starts_with(['=', '+', '-', '@']) { format!("'{name}") } else { name.to_string() };
-        match safe.contains([',', '"', '\n', '\r']) {
-            true => format!("\"{}\"", safe.replace('"', "\"\"")),
-            false => safe,
-        }
-    };
-    let mut text = format!("step,{}\n", names.iter().map(quoted).collect::<Vec<_>>().join(","));
-    for (step, values) in &rows {
-        let cells = names.iter().map(|name| values.get(*name).map_or_else(String::new, f64::to_string));
-        text += &format!("{step},{}\n", cells.collect::<Vec<_>>().join(","));
-    }
-    Ok(text.into_bytes())
 }

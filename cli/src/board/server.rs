@@ -4,10 +4,11 @@
 //! Each connection has a thread and one request, of bounded length and time. A page asks for little, and so none waits for another.
 
 use super::curves::Curves;
-use super::runs::{Runs, ask_fingerprint, csv, stamp};
+use super::runs::{Runs, ask_fingerprint, stamp};
 use super::{Shared, held};
 use crate::diff::Diff;
 use crate::export::Traced;
+use crate::measurements::csv;
 use crate::{Answer, fail};
 use dittograd::graph::Passes;
 use dittograd::train::{CHECKPOINT, METRICS};

@@ -124,6 +124,9 @@ pub(crate) fn curves(path: &Path, title: &str, panels: &[Panel]) -> Answer<()> {
     plots(path, title, parts, if panels.len() == 1 { [560.0, 320.0] } else { [360.0, 240.0] }, None)
 }
 
+/// Steps and values.
+type Points = Vec<(f64, f64)>;
+
 /// A plot of the same lines of several runs.
 pub(crate) struct Spread {
     /// What it shows.
@@ -131,7 +134,7 @@ pub(crate) struct Spread {
     /// Whether the axis is logarithmic.
     pub(crate) log: bool,
     /// Lines by name, each with the steps and values of every run.
-    pub(crate) lines: Vec<(String, Vec<Vec<(f64, f64)>>)>,
+    pub(crate) lines: Vec<(String, Vec<Points>)>,
 }
 
 /// Draws lines of several runs into `path.svg` and `path.png`: their mean over the runs that have a value, and each run pale
@@ -160,8 +163,8 @@ fn spread(all: &Spread) -> Option<(String, Plot<'_>, bool)> {
 }
 
 /// The mean of runs at every step that one of them has a value at.
-fn mean(runs: &[Vec<(f64, f64)>]) -> Vec<(f64, f64)> {
-    let mut all: Vec<(f64, f64)> = runs.iter().flatten().copied().collect();
+fn mean(runs: &[Points]) -> Points {
+    let mut all: Points = runs.iter().flatten().copied().collect();
     all.sort_by(|a, b| a.0.total_cmp(&b.0));
     let of = |same: &[(f64, f64)]| (same[0].0, same.iter().map(|p| p.1).sum::<f64>() / same.len() as f64);
     all.chunk_by(|a, b| a.0 == b.0).map(of).collect()

@@ -5,6 +5,7 @@ pub(crate) mod fit;
 pub(crate) mod folder;
 mod report;
 mod seeds;
+mod spread;
 
 use crate::images::{MAX_SIDE, Size, parse_size, size_text};
 use crate::models::{Field, MAX_PARAMETERS, Model, Net, Task, name};

@@ -1,10 +1,10 @@
 //! `train --seeds`: runs from several seeds, made together, with their mean and spread.
 
 use super::fit::{Begun, Fitted, Job, Report, event_files, in_options};
+use super::spread::{Means, Spreads, curves};
 use super::{Plan, Train, folder};
 use crate::models::Net;
 use crate::out::{Busy, Out, bytes, warn};
-use crate::picture::{self, Spread};
 use crate::ranks::Ranks;
 use crate::task;
 use crate::{Answer, Fail, Global, fail};
@@ -126,9 +126,9 @@ fn plans(commands: &[Train], busy: &Busy) -> Answer<Vec<Plan>> {
     let next = AtomicUsize::new(0);
     let plans: Mutex<BTreeMap<usize, Answer<Plan>>> = Mutex::default();
     let work = || {
-        while let Some((i, command)) = Some(next.fetch_add(1, Ordering::Relaxed))
-            .and_then(|i| commands.get(i).map(|command| (i, command)))
-        {
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some(command) = commands.get(i) else { return };
             let plan = command.plan(busy, true);
             held(&plans).insert(i, plan);
         }
@@ -255,7 +255,7 @@ impl All<'_> {
     /// Runs all of them: on the CPU each on a thread of its own, else together.
     fn train(&self, plans: impl Iterator<Item = (Plan, (Params, Net))>) -> Answer<Results> {
         let jobs = plans.map(|(plan, built)| Job::new(plan, built)).collect::<Answer<Vec<(Job, Begun)>>>()?;
-        let means = Mutex::new(Means { out: self.out, count: self.seeds.len(), at: BTreeMap::new() });
+        let means = Mutex::new(Means::new(self.out, self.seeds.len()));
         let fitted = match self.devices[0].is_cuda() {
             true => self.together(jobs, &means)?,
             false => self.beside(jobs, &means),
@@ -319,20 +319,18 @@ impl All<'_> {
             let ended = trainer.observe(|event| report.see(event)).run();
             self.end(i, &job, &mut report, ended)
         };
-        let lost = || fail("its thread could not be started");
+        let lost = || fail("its thread could not be started, or has panicked");
         std::thread::scope(|scope| {
             let start = |(i, job)| std::thread::Builder::new().spawn_scoped(scope, move || run(i, job));
             let threads: Vec<_> = jobs.into_iter().enumerate().map(start).collect();
-            let end = |thread: std::io::Result<std::thread::ScopedJoinHandle<'_, Answer<Fitted>>>| {
-                thread.ok().and_then(|thread| thread.join().ok()).unwrap_or_else(lost)
-            };
-            threads.into_iter().map(end).collect()
+            threads.into_iter().map(|t| t.ok().and_then(|t| t.join().ok()).unwrap_or_else(lost)).collect()
         })
     }
 
     /// Tells of all results, and writes them.
     fn tell(&self, results: Results, seconds: f64) -> Answer {
-        let spreads = Spreads::of(&results);
+        let scored = results.iter().filter_map(|(_, fitted)| fitted.as_ref().ok()?.outcome.scores.clone());
+        let spreads = Spreads::of(&scored.collect::<Vec<_>>());
         let object = json!({
             "seeds": results.iter().map(|(seed, fitted)| object(*seed, fitted)).collect::<Vec<_>>(),
             "scores": spreads.object(),
@@ -342,7 +340,8 @@ impl All<'_> {
         if let Some(home) = &self.home {
             write(home, &object)?;
             if stopped.is_none() {
-                curves(home, &self.title, &good)?;
+                let folders = good.iter().filter_map(|f| f.outcome.folder.as_ref());
+                curves(home, &self.title, &folders.map(RunFolder::lines).collect::<Vec<_>>())?;
             }
         }
         self.print(&results, &spreads, object, seconds)?;
@@ -444,143 +443,4 @@ fn object(seed: u64, fitted: &Answer<Fitted>) -> Value {
         Err(why) => row["error"] = json!(why.message()),
     }
     row
-}
-
-/// The mean of a score over several runs, and how far they are apart.
-struct Numbers {
-    count: usize,
-    mean: f64,
-    /// The standard deviation of a sample: of `count - 1` degrees of freedom, 0 for one run.
-    deviation: f64,
-    least: f64,
-    most: f64,
-}
-
-impl Numbers {
-    fn of(values: &[f64]) -> Numbers {
-        let n = values.len() as f64;
-        let mean = values.iter().sum::<f64>() / n;
-        let squares: f64 = values.iter().map(|v| (v - mean) * (v - mean)).sum();
-        Numbers {
-            count: values.len(),
-            mean,
-            deviation: (squares / (n - 1.0).max(1.0)).sqrt(),
-            least: values.iter().copied().fold(f64::INFINITY, f64::min),
-            most: values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-        }
-    }
-
-    /// The mean and the deviation of a score.
-    fn text(&self, name: &str) -> String {
-        let [mean, deviation] = [self.mean, self.deviation].map(|v| task::number(name, v));
-        task::phrase(name, &format!("{mean} ± {deviation}"))
-    }
-}
-
-/// The numbers of each score, by its name, in the order of the scores.
-struct Spreads(Vec<(String, Numbers)>);
-
-impl Spreads {
-    fn of(results: &Results) -> Spreads {
-        let scores = results.iter().filter_map(|(_, fitted)| fitted.as_ref().ok()?.outcome.scores.as_ref());
-        Spreads::of_scores(&scores.cloned().collect::<Vec<_>>())
-    }
-
-    fn of_scores(all: &[Scores]) -> Spreads {
-        let mut values: Vec<(String, Vec<f64>)> = Vec::new();
-        for (name, value) in all.iter().flat_map(|s| &s.values) {
-            match values.iter_mut().find(|(known, _)| known == name) {
-                Some((_, values)) => values.push(*value),
-                None => values.push((name.clone(), vec![*value])),
-            }
-        }
-        Spreads(values.into_iter().map(|(name, values)| (name, Numbers::of(&values))).collect())
-    }
-
-    fn object(&self) -> Value {
-        let numbers = |n: &Numbers| json!({"runs": n.count, "mean": n.mean, "deviation": n.deviation, "least": n.least, "most": n.most});
-        Value::Object(self.0.iter().map(|(name, n)| (format!("test_{name}"), numbers(n))).collect())
-    }
-
-    /// A line for each score.
-    fn lines(&self) -> impl Iterator<Item = String> {
-        self.0.iter().map(|(name, n)| {
-            let [least, most] = [n.least, n.most].map(|v| task::number(name, v));
-            format!("{}, from {least} to {most} in {} runs", n.text(name), n.count)
-        })
-    }
-
-    /// Means and deviations in one line.
-    fn text(&self) -> String {
-        self.0.iter().map(|(name, n)| n.text(name)).collect::<Vec<_>>().join(", ")
-    }
-}
-
-/// Evaluations on their way to the output: as text their means, once all runs have made one of a step.
-struct Means<'a> {
-    out: &'a Out,
-    /// The number of runs.
-    count: usize,
-    at: BTreeMap<u64, Vec<(f32, Scores)>>,
-}
-
-impl Means<'_> {
-    /// An evaluation. Runs that make their steps `in_turns` never come back to an earlier one.
-    fn add(&mut self, seed: u64, step: u64, loss: f32, scores: &Scores, in_turns: bool) {
-        if self.out.json() {
-            let line = || {
-                let mut line = json!({"seed": seed, "step": step, "loss": loss});
-                task::put(scores, &mut line);
-                line
-            };
-            return self.out.progress(line, String::new);
-        }
-        let all = self.at.entry(step).or_default();
-        all.push((loss, scores.clone()));
-        match all.len() == self.count {
-            true => self.flush(step + 1),
-            false if in_turns => self.flush(step),
-            false => {}
-        }
-    }
-
-    /// Tells of all steps before `until`.
-    fn flush(&mut self, until: u64) {
-        let later = self.at.split_off(&until);
-        for (step, all) in std::mem::replace(&mut self.at, later) {
-            let losses: Vec<f64> = all.iter().map(|(loss, _)| f64::from(*loss)).collect();
-            let loss = Numbers::of(&losses);
-            let scores: Vec<Scores> = all.into_iter().map(|(_, scores)| scores).collect();
-            let text = Spreads::of_scores(&scores).text();
-            let (mean, deviation, count) = (loss.mean, loss.deviation, loss.count);
-            let of = if count < self.count { format!(" ({count} runs)") } else { String::new() };
-            self.out.progress(
-                || Value::Null,
-                || format!("step {step}{of} loss {mean:.6} ± {deviation:.6}, {text}"),
-            );
-        }
-    }
-}
-
-/// Draws the measurements of all runs against the step.
-fn curves(home: &Path, title: &str, runs: &[&Fitted]) -> Answer<()> {
-    let lines: Vec<&[Value]> =
-        runs.iter().filter_map(|f| f.outcome.folder.as_ref()).map(|f| f.lines()).collect();
-    let points = |lines: &[Value], key: &str| -> Vec<(f64, f64)> {
-        let at = |v: &Value| Some((v["step"].as_f64()?, v[key].as_f64()?));
-        lines.iter().filter_map(at).collect()
-    };
-    let all = |name: &str, key: &str| (name.to_string(), lines.iter().map(|l| points(l, key)).collect());
-    let mut panels = vec![Spread {
-        title: "Loss".into(),
-        log: true,
-        lines: vec![all("training", "loss"), all("test", "test_loss")],
-    }];
-    for (key, title, log) in super::report::SCORES {
-        panels.push(Spread { title: title.into(), log, lines: vec![all(title, key)] });
-    }
-    if panels.iter().all(|p| p.lines.iter().all(|(_, runs)| runs.iter().all(Vec::is_empty))) {
-        return Ok(());
-    }
-    picture::spreads(&home.join("seeds"), title, &panels)
 }

@@ -55,9 +55,11 @@ impl Together {
             Ok(()) => self.launch(&begun().filter_map(TrainStep::last).collect::<Vec<_>>()),
             Err(_) => Ok(false),
         };
-        let end = |((step, _), state): (&mut (&mut TrainStep<F>, &[Batch<'_>]), Option<Result<()>>)| {
-            if let Some(ended) = state {
-                return ended;
+        let mut ended = Vec::with_capacity(states.len());
+        for ((step, _), state) in steps.iter_mut().zip(states) {
+            if let Some(state) = state {
+                ended.push(state);
+                continue;
             }
             let ran = match (&sent, &together, step.last()) {
                 (Err(error), ..) | (_, Err(error), _) => Err(error.clone()),
@@ -67,9 +69,9 @@ impl Together {
             if sent.is_err() {
                 step.lose_inputs();
             }
-            step.end(ran)
-        };
-        steps.iter_mut().zip(states).map(end).collect()
+            ended.push(step.end(ran));
+        }
+        ended
     }
 
     /// The losses of several models since they were last read: those that are [kept](TrainStep::keep_losses), else the last one.
