@@ -96,15 +96,14 @@ impl Tile {
     /// The one that is expected to be fastest for `items` products of `sizes` rows and columns.
     fn best(digits: Digits, gpu: &Gpu, sizes: [usize; 2], items: usize, blocks: usize) -> Tile {
         let [m, n] = sizes;
-        let mut all = vec![if m <= 32 { Tile::of_warps(1, 4) } else { Tile::of_warps(2, 2) }];
-        if gpu.hopper {
-            all.extend([(2, 1), (1, 2), (1, 1)].map(|(down, across)| Tile::of_groups(digits, down, across)));
-        }
+        let of_warps = if m <= 32 { Tile::of_warps(1, 4) } else { Tile::of_warps(2, 2) };
+        let of_groups = [(2, 1), (1, 2), (1, 1)].map(|(down, across)| Tile::of_groups(digits, down, across));
         let time = |tile: &Tile| {
             let waves = tile.count(m, n, items).div_ceil(tile.places(gpu.sm_count));
             waves as f64 * (blocks as f64 * tile.block + tile.ends)
         };
-        all.into_iter().min_by(|a, b| time(a).total_cmp(&time(b))).expect("there is one")
+        let better = |best: Tile, tile: Tile| if time(&tile) < time(&best) { tile } else { best };
+        of_groups.into_iter().filter(|_| gpu.hopper).fold(of_warps, better)
     }
 
     fn count(&self, m: usize, n: usize, items: usize) -> usize {

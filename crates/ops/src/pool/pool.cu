@@ -156,6 +156,7 @@ __device__ __forceinline__ void each_window(const Position& c, const Sizes& size
 #if ADAPTIVE
         const unsigned low = (unsigned)((u64)c.at[A] * sizes.out[A] / sizes.in[A]);
         const unsigned high = (unsigned)((((u64)c.at[A] + 1) * sizes.out[A] + sizes.in[A] - 1) / sizes.in[A]);
+        UNROLL_WINDOW
         for (unsigned i = low; i < high; ++i) {
             o.at[A] = i;
             each_window<A + 1>(c, sizes, o, f);
