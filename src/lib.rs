@@ -55,8 +55,6 @@ pub use dittograd_ops::with_ops;
 pub mod graph {
     #[doc(hidden)]
     pub use dittograd_engine::append_module;
-    #[doc(hidden)]
-    pub use dittograd_engine::compiled::Together;
     #[doc(inline)]
     pub use dittograd_engine::compiled::{Batch, Function, Traced, TrainStep};
     #[doc(hidden)]

@@ -6,6 +6,7 @@
 
 use super::record::StateHash;
 use super::step::{How, Loss, Stepper};
+use super::verify::text;
 use crate::data::Samples;
 use crate::device::AnyBuffer;
 use crate::error::{Error, ErrorKind, Result};
@@ -64,11 +65,6 @@ fn keep(params: &Params, kept: &mut Vec<AnyBuffer>) -> Result<()> {
 /// Gives the parameters back what they were.
 fn put_back(params: &Params, kept: &[AnyBuffer]) -> Result<()> {
     params.iter().zip(kept).try_for_each(|(p, kept)| p.set_from(kept))
-}
-
-/// The bits of a number, and the number.
-fn text(x: f32) -> String {
-    format!("{:08x} ({x:?})", canonical_bits(x))
 }
 
 /// The tensors of a state by their names.

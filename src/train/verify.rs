@@ -16,6 +16,11 @@ use std::fmt;
 /// What [`Difference::what`] is of a loss.
 const LOSS: &str = "the loss";
 
+/// The bits of a number, and the number.
+pub(super) fn text(x: f32) -> String {
+    format!("{:08x} ({x:?})", canonical_bits(x))
+}
+
 /// The first thing that a replay computes otherwise than a record says.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
@@ -38,7 +43,6 @@ impl Difference {
     pub fn between(recorded: &Checkpoint, computed: &Checkpoint) -> Option<Difference> {
         let here: BTreeMap<String, (Shape, &[f32])> =
             words_of(computed).map(|(name, shape, words)| (name, (shape, words))).collect();
-        let text = |x: f32| format!("{:08x} ({x:?})", canonical_bits(x));
         let found = words_of(recorded).filter_map(|(name, shape, was)| {
             let (_, is) = here.get(&name).filter(|(other, _)| *other == shape)?;
             let i = was.iter().zip(*is).position(|(a, b)| canonical_bits(*a) != canonical_bits(*b))?;
