@@ -229,22 +229,25 @@ fn survive_a_call_that_fails() {
         }
         let outcomes = run_together(models.iter().map(|m| m.trainer(0.05).steps(3)).collect());
         let failed = fake.has_failed();
-        let told = device.synchronize();
+        // What nobody could be told of is an error of the next call.
+        let _ = device.synchronize();
+        // The call that fails may also be one of these.
+        let print = |m: &Model| m.params.fingerprint().or_else(|_| m.params.fingerprint()).unwrap();
         let prints: Vec<String> = outcomes
             .into_iter()
             .zip(&models)
-            .filter_map(|(outcome, m)| outcome.ok().map(|_| m.params.fingerprint().unwrap()))
+            .filter_map(|(outcome, m)| outcome.ok().map(|_| print(m)))
             .collect();
         drop((models, device));
         assert_eq!((fake.misuses(), fake.live()), (vec![], Live::default()), "{fails:?}");
-        (prints, failed, told.is_err())
+        (prints, failed)
     };
-    let (want, ..) = run(None);
+    let (want, _) = run(None);
     assert_eq!(want.len(), 2);
     for (code, every) in [(1, 5), (2, 7)] {
         let mut swept = 0;
         for call in (1..).step_by(every) {
-            let (prints, failed, _) = run(Some((call, code)));
+            let (prints, failed) = run(Some((call, code)));
             assert!(prints.iter().all(|p| want.contains(p)), "call {call} failing with {code}");
             if !failed {
                 break;
