@@ -544,6 +544,8 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> Places:
     """The most frequent element along an axis, the last by default, the smallest of several, and its last position. The result is a
     pair `values`, `indices`.
     """
+def moments(input: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance of each channel of `(N, C, …)`. No gradient flows through them."""
 def moveaxis(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Axes moved to other places; the others keep their order."""
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
