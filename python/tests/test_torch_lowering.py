@@ -653,6 +653,8 @@ class Each(nn.Module):
 
 GROUP = 24
 EXERCISED = set()
+# As the package declares it: the guide adds an entry of its own.
+DECLARED = set(TABLE)
 
 
 @pytest.mark.parametrize("start", range(0, len(OPS), GROUP))
@@ -927,7 +929,7 @@ def test_inputs_must_be_those_of_the_example():
 
 
 def test_every_entry_is_exercised():
-    if len(EXERCISED) < len(TABLE) / 2:
+    if len(EXERCISED) < len(DECLARED) / 2:
         pytest.skip("needs all of test_operations")
-    missing = " ".join(sorted(set(TABLE) - EXERCISED))
+    missing = " ".join(sorted(DECLARED - EXERCISED))
     assert not missing, missing
