@@ -11,7 +11,7 @@ use crate::data::Samples;
 use crate::device::AnyBuffer;
 use crate::error::{Error, ErrorKind, Result};
 use crate::numerics::canonical_bits;
-use crate::optim::KeptState;
+use crate::optim::{KeptState, keep_values};
 use crate::params::Params;
 use std::fmt;
 use std::rc::Rc;
@@ -53,13 +53,9 @@ struct Kept {
     hash: StateHash,
 }
 
-/// Copies the parameters, into the memory that `kept` has.
-fn keep(params: &Params, kept: &mut Vec<AnyBuffer>) -> Result<()> {
-    if kept.is_empty() {
-        *kept = params.iter().map(|p| p.buffer().copy()).collect::<Result<_>>()?;
-        return Ok(());
-    }
-    params.iter().zip(kept).try_for_each(|(p, kept)| kept.copy_from("paranoid", &p.buffer()))
+/// The values of parameters.
+fn values(params: &Params) -> Vec<AnyBuffer> {
+    params.iter().map(|p| p.buffer()).collect()
 }
 
 /// Gives the parameters back what they were.
@@ -179,7 +175,7 @@ impl Paranoid<'_> {
         let (params, step) = (run.params, run.step);
         let current = self.look_at_rest(&mut run)?;
         let before = &mut self.before;
-        keep(params, &mut before.params)?;
+        keep_values(&mut before.params, &values(params))?;
         run.stepper.optimizer().keep(&mut before.optimizer)?;
         (before.random_calls, before.hash) = (run.stepper.random_calls(), current);
         let mut earlier = None;
@@ -189,7 +185,7 @@ impl Paranoid<'_> {
             let loss = losses.pop().unwrap_or(f32::NAN);
             let earlier = earlier.get_or_insert(losses);
             let one = hash_of(params, run.stepper)?;
-            keep(params, &mut self.after)?;
+            keep_values(&mut self.after, &values(params))?;
             let Paranoid { other, before, after, ways, .. } = &mut *self;
             put_back(params, &before.params)?;
             other.go_back(params, &before.optimizer, before.random_calls)?;
@@ -205,7 +201,7 @@ impl Paranoid<'_> {
                 let found = [(ways[0], text(loss)), (ways[1], text(again))];
                 Fault { step, what: "the loss".into(), tensor: None, found }
             } else {
-                let now: Vec<AnyBuffer> = params.iter().map(|p| p.buffer()).collect();
+                let now = values(params);
                 let by_one = |name: &str| tensor_of(params, after, run.stepper, name);
                 let by_two = |name: &str| tensor_of(params, &now, other, name);
                 Paranoid::difference(step, *ways, [&one, &two], [&by_one, &by_two])?
@@ -228,7 +224,7 @@ impl Paranoid<'_> {
         let Some(agreed) = self.agreed_at(step - 1).filter(|agreed| **agreed != current).cloned() else {
             return Ok(current);
         };
-        let now: Vec<AnyBuffer> = params.iter().map(|p| p.buffer()).collect();
+        let now = values(params);
         let was = |name: &str| tensor_of(params, &self.after, &self.other, name);
         let is = |name: &str| tensor_of(params, &now, run.stepper, name);
         let ways = ["after the step before", "in memory now"];

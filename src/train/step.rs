@@ -20,7 +20,7 @@ pub(super) use dittograd_engine::sharded::Loss;
 /// How steps are executed.
 pub(super) enum Stepper<'a> {
     Eager { step: Box<EagerShards>, loss: Rc<Loss<'a>>, losses: Vec<f32>, keeps_losses: bool },
-    Compiled { step: Box<TrainStep<Box<Loss<'a>>>>, keeps_losses: bool },
+    Compiled { step: Box<TrainStep<Box<Loss<'a>>>> },
 }
 
 /// A step that is to be made: with what, of which parameters, on which batch, and whether its losses are read.
@@ -34,7 +34,7 @@ pub(super) fn together(all: &mut Together, steps: &mut [Due<'_, '_>]) -> Vec<Res
     let mut compiled = Vec::new();
     for ((stepper, params, batch, wants_losses), inputs) in steps.iter_mut().zip(&inputs) {
         made.push(match stepper {
-            Stepper::Compiled { step, .. } => {
+            Stepper::Compiled { step } => {
                 compiled.push((&mut **step, &inputs[..]));
                 None
             }
@@ -50,7 +50,7 @@ pub(super) fn together(all: &mut Together, steps: &mut [Due<'_, '_>]) -> Vec<Res
         read.push(match (stepper, made) {
             (_, Err(error)) => Some(Err(error)),
             (_, Ok(())) if !*wants_losses => Some(Ok(None)),
-            (Stepper::Compiled { step, .. }, Ok(())) => {
+            (Stepper::Compiled { step }, Ok(())) => {
                 reading.push(&mut **step);
                 None
             }
@@ -101,13 +101,13 @@ impl<'a> Stepper<'a> {
         if how.has_norms {
             step = step.with_gradient_norms();
         }
-        Ok(Stepper::Compiled { step: Box::new(step), keeps_losses: how.kept_losses.is_some() })
+        Ok(Stepper::Compiled { step: Box::new(step) })
     }
 
     pub(super) fn optimizer(&self) -> &Optimizer {
         match self {
             Stepper::Eager { step, .. } => step.optimizer(),
-            Stepper::Compiled { step, .. } => step.optimizer(),
+            Stepper::Compiled { step } => step.optimizer(),
         }
     }
 
@@ -116,7 +116,7 @@ impl<'a> Stepper<'a> {
     pub(super) fn my_shards(&mut self) -> Result<Range<usize>> {
         match self {
             Stepper::Eager { step, .. } => Ok(step.shards().mine()),
-            Stepper::Compiled { step, .. } => step.my_shards(),
+            Stepper::Compiled { step } => step.my_shards(),
         }
     }
 
@@ -132,7 +132,7 @@ impl<'a> Stepper<'a> {
                 }
                 Ok(())
             }
-            Stepper::Compiled { step, .. } => step.run_mine(&[x.into(), y.into()]),
+            Stepper::Compiled { step } => step.run_mine(&[x.into(), y.into()]),
         }
     }
 
@@ -141,8 +141,7 @@ impl<'a> Stepper<'a> {
     pub(super) fn losses(&mut self) -> Result<Vec<f32>> {
         match self {
             Stepper::Eager { losses, .. } => Ok(std::mem::take(losses)),
-            Stepper::Compiled { step, keeps_losses: true } => step.losses(),
-            Stepper::Compiled { step, keeps_losses: false } => step.loss().map(|loss| vec![loss]),
+            Stepper::Compiled { step } => step.unread_losses(None),
         }
     }
 
@@ -151,7 +150,7 @@ impl<'a> Stepper<'a> {
     pub(super) fn gradient_norms(&self) -> Result<Vec<(String, f32)>> {
         match self {
             Stepper::Eager { step, .. } => step.gradient_norms(),
-            Stepper::Compiled { step, .. } => step.gradient_norms(),
+            Stepper::Compiled { step } => step.gradient_norms(),
         }
     }
 
@@ -170,7 +169,7 @@ impl<'a> Stepper<'a> {
     pub(super) fn go_back(&mut self, params: &Params, kept: &KeptState, random_calls: u64) -> Result<()> {
         match self {
             Stepper::Eager { step, .. } => step.go_back(params, kept, random_calls),
-            Stepper::Compiled { step, .. } => step.go_back(params, kept, random_calls),
+            Stepper::Compiled { step } => step.go_back(params, kept, random_calls),
         }
     }
 
@@ -178,7 +177,7 @@ impl<'a> Stepper<'a> {
     pub(super) fn random_calls(&self) -> u64 {
         match self {
             Stepper::Eager { step, .. } => step.session().random_calls(),
-            Stepper::Compiled { step, .. } => step.random_calls(),
+            Stepper::Compiled { step } => step.random_calls(),
         }
     }
 
@@ -186,7 +185,7 @@ impl<'a> Stepper<'a> {
     pub(super) fn into_optimizer(self) -> Optimizer {
         match self {
             Stepper::Eager { step, .. } => step.into_optimizer(),
-            Stepper::Compiled { step, .. } => step.into_optimizer(),
+            Stepper::Compiled { step } => step.into_optimizer(),
         }
     }
 
@@ -194,7 +193,7 @@ impl<'a> Stepper<'a> {
     pub(super) fn workspace(&self) -> Option<Buffer> {
         match self {
             Stepper::Eager { .. } => None,
-            Stepper::Compiled { step, .. } => step.arena().cloned(),
+            Stepper::Compiled { step } => step.arena().cloned(),
         }
     }
 
@@ -206,7 +205,7 @@ impl<'a> Stepper<'a> {
                 checkpoint.random = RandomState::of(step.session());
                 checkpoint.take(step.as_ref())
             }
-            Stepper::Compiled { step, .. } => checkpoint.take(step.as_ref()),
+            Stepper::Compiled { step } => checkpoint.take(step.as_ref()),
         }
     }
 
@@ -219,7 +218,7 @@ impl<'a> Stepper<'a> {
                 checkpoint.restore(params, step.as_mut())?;
                 checkpoint.random.restore(step.session())
             }
-            Stepper::Compiled { step, .. } => checkpoint.restore(params, step.as_mut()),
+            Stepper::Compiled { step } => checkpoint.restore(params, step.as_mut()),
         }
     }
 }

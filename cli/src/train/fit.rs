@@ -97,7 +97,7 @@ impl Job {
         };
         if let Some(count) = command.keep {
             if folder.is_none() {
-                return fail("--keep needs a folder, not --out none");
+                return no_folder("--keep");
             }
             trainer = trainer.keep(count);
         }
@@ -147,6 +147,24 @@ impl Job {
     }
 }
 
+/// Milliseconds of a step, but for the first one, which compiles.
+pub(super) fn step_ms(outcome: &Outcome) -> f64 {
+    outcome.times.steps.as_secs_f64() * 1e3 / outcome.ran.saturating_sub(1).max(1) as f64
+}
+
+/// How to go on after a stop, from a folder if there is one.
+pub(super) fn going_on(folder: Option<&Path>) -> String {
+    match folder {
+        Some(folder) => format!("go on with: dittograd train --resume {}", folder.display()),
+        None => "nothing was kept (--out none)".into(),
+    }
+}
+
+/// The error of an option that needs a folder.
+pub(super) fn no_folder<T>(option: &str) -> Answer<T> {
+    fail(format!("{option} needs a folder, not --out none"))
+}
+
 /// An error of a run in terms of options.
 pub(super) fn in_options(error: Error) -> Fail {
     match error.kind() {
@@ -160,7 +178,7 @@ pub(super) fn event_files(begun: &Begun, command: &Train, out: &Out) -> Answer<O
     match &begun.folder {
         _ if out.is_silent() => Ok(None),
         Some(folder) if command.tensorboard => Ok(Some(EventWriter::create(folder.path())?)),
-        None if command.tensorboard => fail("--tensorboard needs a folder, not --out none"),
+        None if command.tensorboard => no_folder("--tensorboard"),
         _ => Ok(None),
     }
 }
@@ -201,10 +219,7 @@ pub(super) fn fit(
     let outcome = &fitted.outcome;
     if outcome.end == End::Stopped {
         let (step, steps) = (outcome.step, job.spec.steps);
-        let how = match &outcome.folder {
-            Some(folder) => format!("go on with: dittograd train --resume {}", folder.path().display()),
-            None => "nothing was kept (--out none)".into(),
-        };
+        let how = going_on(outcome.folder.as_ref().map(RunFolder::path));
         if !out.is_silent() {
             warn(&format!("stopped at step {step} of {steps}; {how}"));
         }

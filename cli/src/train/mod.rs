@@ -580,7 +580,7 @@ impl Train {
         let numerics = device.numerics().to_string();
         let Times { first_step, steps, evaluations, files: saving } = end.times;
         let seconds = (first_step + steps + evaluations + saving).as_secs_f64();
-        let step_ms = steps.as_secs_f64() * 1e3 / end.ran.saturating_sub(1).max(1) as f64;
+        let step_ms = fit::step_ms(&end);
         let is_cut = end.end == End::Stopped;
         if out.json() {
             let mut last = json!({

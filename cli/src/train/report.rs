@@ -109,13 +109,15 @@ fn scatters(path: &std::path::Path, title: &str, y: &Tensor<f32>, out: &Tensor<f
     picture::scatters(path, title, &(0..columns.min(SCATTERS)).map(column).collect::<Vec<_>>())
 }
 
+/// A measurement against the step.
+pub(super) fn points(lines: &[Value], key: &str) -> Vec<(f64, f64)> {
+    let at = |v: &Value| Some((v["step"].as_f64()?, v[key].as_f64()?));
+    lines.iter().filter_map(at).collect()
+}
+
 /// Draws losses and measures against the step.
 fn curves(folder: &RunFolder, title: &str) -> Answer<()> {
-    let points = |key: &str| -> Vec<(f64, f64)> {
-        let at = |v: &Value| Some((v["step"].as_f64()?, v[key].as_f64()?));
-        folder.lines().iter().filter_map(at).collect()
-    };
-    let line = |name: &str, key: &str| Line { name: name.into(), points: points(key) };
+    let line = |name: &str, key: &str| Line { name: name.into(), points: points(folder.lines(), key) };
     let mut panels = vec![Panel {
         title: "Loss".into(),
         y: "loss".into(),

@@ -1,6 +1,6 @@
 //! `train --seeds`: runs from several seeds, made together, with their mean and spread.
 
-use super::fit::{Begun, Fitted, Job, Report, event_files, in_options};
+use super::fit::{Begun, Fitted, Job, Report, event_files, going_on, in_options, no_folder, step_ms};
 use super::spread::{Means, Spreads, curves};
 use super::{Plan, Train, folder};
 use crate::models::Net;
@@ -178,7 +178,7 @@ pub(super) fn run(
     };
     for (option, is_given) in [("--keep", command.keep.is_some()), ("--tensorboard", command.tensorboard)] {
         if is_given && home.is_none() {
-            return fail(format!("{option} needs a folder, not --out none"));
+            return no_folder(option);
         }
     }
     if let Some(home) = &home {
@@ -346,10 +346,7 @@ impl All<'_> {
         }
         self.print(&results, &spreads, object, seconds)?;
         if let Some(fitted) = stopped {
-            let how = match &self.home {
-                Some(home) => format!("go on with: dittograd train --resume {}", home.display()),
-                None => "nothing was kept (--out none)".into(),
-            };
+            let how = going_on(self.home.as_deref());
             warn(&format!("stopped at step {}; {how}", fitted.outcome.step));
         }
         let is_cut = stopped.is_some();
@@ -373,8 +370,7 @@ impl All<'_> {
         // All of them make their steps at the same time.
         let longest = outcomes().max_by_key(|o| o.times.steps);
         let ran = longest.map_or(0, |o| o.ran);
-        let steps = longest.map(|o| o.times.steps).unwrap_or_default();
-        let step_ms = steps.as_secs_f64() * 1e3 / ran.saturating_sub(1).max(1) as f64;
+        let step_ms = longest.map_or(0.0, step_ms);
         let evaluations: f64 = outcomes().map(|o| o.times.evaluations.as_secs_f64()).sum();
         let files: f64 = outcomes().map(|o| o.times.files.as_secs_f64()).sum();
         let device = &self.devices[0];

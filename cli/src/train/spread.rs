@@ -1,6 +1,6 @@
 //! Scores and curves of several runs: their mean, and how far they are apart.
 
-use super::report::SCORES;
+use super::report::{SCORES, points};
 use crate::Answer;
 use crate::out::Out;
 use crate::picture::{self, Spread};
@@ -128,10 +128,6 @@ impl<'a> Means<'a> {
 
 /// Draws the measurements of runs against the step.
 pub(super) fn curves(home: &Path, title: &str, lines: &[&[Value]]) -> Answer<()> {
-    let points = |lines: &[Value], key: &str| -> Vec<(f64, f64)> {
-        let at = |v: &Value| Some((v["step"].as_f64()?, v[key].as_f64()?));
-        lines.iter().filter_map(at).collect()
-    };
     let all = |name: &str, key: &str| (name.to_string(), lines.iter().map(|l| points(l, key)).collect());
     let mut panels = vec![Spread {
         title: "Loss".into(),

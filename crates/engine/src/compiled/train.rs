@@ -766,8 +766,9 @@ where
     }
 
     /// The losses that are [kept](TrainStep::keep_losses), else the last one. `words` are what was read of them on a GPU.
+    #[doc(hidden)]
     #[track_caller]
-    pub(super) fn unread_losses(&mut self, words: Option<Vec<f32>>) -> Result<Vec<f32>> {
+    pub fn unread_losses(&mut self, words: Option<Vec<f32>>) -> Result<Vec<f32>> {
         match (words, &self.kept) {
             (Some(words), Some(_)) => self.take_losses(&words),
             (Some(words), None) => Ok(words),

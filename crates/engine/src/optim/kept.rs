@@ -16,13 +16,15 @@ pub struct KeptState {
     params: BTreeMap<u64, (u64, Vec<AnyBuffer>)>,
 }
 
-/// Copies a value over one that was kept before, or keeps a new copy.
-fn keep(kept: &mut Vec<AnyBuffer>, values: &[AnyBuffer]) -> Result<()> {
+/// Copies values over those that were kept before, or keeps new copies.
+#[doc(hidden)]
+#[track_caller]
+pub fn keep_values(kept: &mut Vec<AnyBuffer>, values: &[AnyBuffer]) -> Result<()> {
     if kept.len() != values.len() {
         *kept = values.iter().map(AnyBuffer::copy).collect::<Result<_>>()?;
         return Ok(());
     }
-    kept.iter().zip(values).try_for_each(|(to, from)| to.copy_from("optimizer", from))
+    kept.iter().zip(values).try_for_each(|(to, from)| to.copy_from("keep", from))
 }
 
 impl Optimizer {
@@ -52,7 +54,7 @@ impl Optimizer {
         for (id, entry) in &self.entries {
             let (step, tensors) = kept.params.entry(*id).or_default();
             *step = entry.step;
-            keep(tensors, &entry.states)?;
+            keep_values(tensors, &entry.states)?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ mod update;
 
 pub use group::Group;
 #[doc(hidden)]
-pub use kept::KeptState;
+pub use kept::{KeptState, keep_values};
 pub use rules::Rule;
 pub use schedule::Schedule;
 pub use state::{OptimizerState, ParamState};
