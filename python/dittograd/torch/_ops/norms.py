@@ -44,7 +44,7 @@ def _native_group_norm(c, x, weight, bias, n, channels, positions, groups, eps):
 def _statistics(x):
     """Means and unbiased variances of the channels of a batch, through which no gradient flows."""
     mean, biased = dg.moments(x.detach())
-    count = math.prod(x.shape) // x.shape[1]
+    count = math.prod([*x.shape[:1], *x.shape[2:]])
     return mean, biased * (count / (count - 1) if count > 1 else math.nan)
 
 
