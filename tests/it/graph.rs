@@ -168,6 +168,43 @@ fn every_pass_does_what_it_says() {
     }
 }
 
+/// Batch norm becomes its statistics and an elementwise op, with the same bits; running averages share the statistics.
+#[test]
+fn batch_norm_is_its_statistics_and_an_elementwise_op() {
+    let d = device(2);
+    for (dims, affine) in [&[6, 5][..], &[3, 5, 7], &[2, 5, 4, 300], &[1, 5, 1, 1, 1]]
+        .iter()
+        .flat_map(|d| (0..4).map(move |a| (*d, a)))
+    {
+        let run = |passes: Passes| {
+            let mut params = Params::new(&d, 1);
+            let w = params.uniform("w", dims, -1.0, 1.0).unwrap();
+            let mut channels =
+                |name, is_used: bool| is_used.then(|| params.uniform(name, &dims[1..2], -1.0, 1.0).unwrap());
+            let (gain, shift) = (channels("gain", affine & 1 != 0), channels("shift", affine & 2 != 0));
+            let x = Tensor::from_fn(Shape::new(dims).unwrap(), |i| (i as f32 * 0.7).sin());
+            let mut step = TrainStep::new(&params, Optimizer::sgd(0.1), |v| {
+                let s = v[0].session();
+                let x = v[0].add(s.param(&w)?)?;
+                let gain = gain.as_ref().map(|p| s.param(p)).transpose()?;
+                let shift = shift.as_ref().map(|p| s.param(p)).transpose()?;
+                let y = x.batch_norm(gain, shift, 1e-5)?.relu()?;
+                let (mean, var) = x.moments()?;
+                y.mul(y)?.sum()?.add(mean.add(var)?.sum()?)
+            })
+            .passes(passes);
+            for _ in 0..3 {
+                step.run(&[(&x).into()]).unwrap();
+            }
+            (step.loss().unwrap().to_bits(), params.fingerprint().unwrap(), step.text().unwrap().to_string())
+        };
+        let (with, without) = (run(Passes::all()), run(Passes::all().without(Pass::BatchNorm)));
+        assert_eq!((&with.0, &with.1), (&without.0, &without.1), "{dims:?} {affine}");
+        let forward = |text: &str| (count(text, "moments"), count(text, "batch_norm"));
+        assert_eq!((forward(&with.2), forward(&without.2)), ((1, 0), (1, 1)), "{}", with.2);
+    }
+}
+
 /// A step keeps so many programs and no more, and the one that was not used for longest goes first.
 #[test]
 fn a_step_keeps_the_programs_it_used_last() {

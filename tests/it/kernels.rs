@@ -36,6 +36,9 @@ const LIMIT: usize = 5000;
 /// Columns of rows whose chunks are shared out among warps: one to each, two, and more; with and without whole vectors.
 const LONG_ROWS: [usize; 9] = [1025, 3000, 16384, 24575, 33000, 33002, 50257, 50304, 128_256];
 
+/// Two shapes that broadcast to more elements than 31 bits count; with and without whole vectors.
+const WIDE: [[[usize; 2]; 2]; 2] = [[[65536, 1], [1, 32772]], [[65537, 1], [1, 32771]]];
+
 /// Module names with their sources; equal names must have equal sources, since kernels are kept by name.
 fn modules() -> BTreeMap<String, &'static str> {
     dittograd::numerics::digits::include_small_products();
@@ -82,6 +85,11 @@ fn modules() -> BTreeMap<String, &'static str> {
             metas.iter_mut().skip(1).for_each(|m| m.shape = Shape::new(&[2]).unwrap());
             add(&sample.op, &metas);
         }
+    }
+    // More elements than 31 bits count.
+    for shapes in WIDE {
+        let metas = shapes.map(|dims| f(&dims));
+        add(&AnyOp::samples("add")[0].op, &metas);
     }
     // More channels than samples have.
     for (name, other) in
@@ -235,6 +243,25 @@ fn no_module_adds_floats_atomically() {
         assert_eq!(adds, whole.iter().map(|add| source.matches(add).count()).sum::<usize>(), "{name}");
         let assembly = ["\"atom.", "\"red.", " atom.", " red."];
         assert!(!assembly.iter().any(|a| source.contains(a)), "{name} has an atomic in assembly");
+    }
+}
+
+/// Positions beyond 31 bits are found.
+#[test]
+fn broadcasting_to_more_elements_than_31_bits_count() {
+    let Some((_turn, gpu)) = dittograd_check::gpu() else { return };
+    for [rows, columns] in WIDE {
+        let s = Session::eager(&gpu);
+        let (rows, columns) = (rows[0], columns[1]);
+        let x = s.arange(0.0, rows as f64, 1.0).unwrap().reshape(&[rows, 1]).unwrap();
+        let y = s.arange(0.0, columns as f64 * 0.25, 0.25).unwrap();
+        let all = x.add(y).unwrap();
+        for first in [0, rows / 2, rows - 3] {
+            let got = data(all.narrow(0, first, 3).unwrap());
+            let want = |i: usize| (first + i / columns) as f32 + (i % columns) as f32 * 0.25;
+            let wrong = (0..got.len()).find(|&i| got[i].to_bits() != want(i).to_bits());
+            assert_eq!(wrong, None, "row {first} of {rows} of {columns}");
+        }
     }
 }
 

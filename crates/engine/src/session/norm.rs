@@ -3,12 +3,9 @@
 use super::Var;
 use dittograd_numerics::environment::{self, single};
 use dittograd_numerics::error::{Error, ErrorKind, Result};
-use dittograd_numerics::scalar::Real;
-use dittograd_numerics::shape::Shape;
 use dittograd_ops::layout::{self, Slice};
-use dittograd_ops::norm::channel::{BatchNorm, GroupNorm, Moments};
-use dittograd_ops::norm::{LayerNorm, RmsNorm, check_eps, inverse_std, normalized};
-use dittograd_ops::pointwise::expression::Pointwise;
+use dittograd_ops::norm::channel::{BatchNorm, GroupNorm, Moments, normalized_program};
+use dittograd_ops::norm::{LayerNorm, RmsNorm, check_eps, inverse_std_program};
 use dittograd_ops::pointwise::map::Map;
 
 /// The inputs of a norm: the value, then gain and shift if given. A shift alone has a gain of ones.
@@ -78,25 +75,15 @@ impl<'s> Var<'s> {
             return Err(Error::new("batch_norm_eval", kind));
         }
         check_eps("batch_norm_eval", single(eps))?;
-        let mut per_channel = vec![1; shape.rank() - 1];
-        per_channel[0] = shape.dims()[1];
-        let column = |v: Var<'s>| v.reshape(&per_channel);
-        let eps = f64::from(single(eps));
-        let inverse = Pointwise::trace(1, |v| vec![inverse_std(v[0], Real::c(eps))]);
-        let r = self.session().apply(Map::new(inverse, Shape::new(&per_channel)?), &[column(var)?])?;
+        let per_channel = Moments::per_channel(&shape)?;
+        let column = |v: Var<'s>| v.reshape(per_channel.dims());
+        let r =
+            self.session().apply(Map::new(inverse_std_program(single(eps)), per_channel), &[column(var)?])?;
         let mut ins = vec![self, column(mean)?, r];
         for v in &inputs(self, weight, bias)?[1..] {
             ins.push(column(*v)?);
         }
-        let program = Pointwise::trace(ins.len(), |v| {
-            let hat = normalized(v[0], v[1], v[2]);
-            vec![match v.len() {
-                5 => hat.fma(v[3], v[4]),
-                4 => hat * v[3],
-                _ => hat,
-            }]
-        });
-        self.session().apply(Map::new(program, shape), &ins)
+        self.session().apply(Map::new(normalized_program(ins.len()), shape), &ins)
     }
 
     /// Mean and biased variance per channel of `(N, C, …)`, over all samples and positions. No gradient flows through

@@ -86,7 +86,8 @@ pub fn packed(parts: &[Shape]) -> (PerInput<usize>, usize) {
 }
 
 /// Part `i` of a packed value. It shares memory with the value.
-pub(crate) fn part(r: &mut dyn Recorder, value: Val, parts: &[Shape], i: usize) -> Result<Val> {
+#[doc(hidden)]
+pub fn part(r: &mut dyn Recorder, value: Val, parts: &[Shape], i: usize) -> Result<Val> {
     let slice = Slice { axis: 0, start: packed(parts).0[i], len: parts[i].numel(), step: 1 };
     let flat = r.record(slice.into(), &[value])?;
     reshape_to(r, flat, parts[i])

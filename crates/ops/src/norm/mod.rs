@@ -30,16 +30,20 @@ use dittograd_numerics::sum::ROWS;
 use dittograd_numerics::tensor::Tensor;
 
 /// `1 / sqrt(var + eps)`: one division per row or channel instead of one per element.
-#[doc(hidden)]
 #[inline(always)]
-pub fn inverse_std<R: Real>(var: R, eps: R) -> R {
+pub(crate) fn inverse_std<R: Real>(var: R, eps: R) -> R {
     R::c(1.0) / (var + eps).sqrt()
 }
 
-/// `(x - mean) r`.
+/// [`inverse_std`] as a program.
 #[doc(hidden)]
+pub fn inverse_std_program(eps: f32) -> Pointwise {
+    Pointwise::trace(1, |v| vec![inverse_std(v[0], Real::c(f64::from(eps)))])
+}
+
+/// `(x - mean) r`.
 #[inline(always)]
-pub fn normalized<R: Real>(x: R, mean: R, r: R) -> R {
+pub(crate) fn normalized<R: Real>(x: R, mean: R, r: R) -> R {
     (x - mean) * r
 }
 
@@ -199,10 +203,8 @@ impl Grouped {
         };
         let squares = self.map(r, &[d], |v| v[0] * v[0])?;
         let var = self.mean(r, squares)?;
-        let eps = f64::from(self.eps);
-        let inverse = Pointwise::trace(1, |v| vec![inverse_std(v[0], Real::c(eps))]);
         let kept = r.meta(var).shape;
-        let rstd = record_pointwise(r, &inverse, kept, &[var])?;
+        let rstd = record_pointwise(r, &inverse_std_program(self.eps), kept, &[var])?;
         let hat = self.map(r, &[d, rstd], |v| v[0] * v[1])?;
         let derivative = |r: &mut dyn Recorder, q: Val| -> Result<Val> {
             let product = self.map(r, &[q, hat], |v| v[0] * v[1])?;

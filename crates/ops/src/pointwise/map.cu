@@ -2,9 +2,9 @@
 //
 // This text is compiled at run time after the program's device function and a few lines that pick one variant:
 //   DITTO_X, _Y       lengths of the program's arrays of inputs and results
-//   DITTO_MAX_RANK    most axes of a shape
 //   DITTO_RANK        axes of the output, after merging, that strided inputs are read along; 1: no input is strided
-//   DITTO_WHOLE       1: no vector crosses the end of a row: loads and stores are vectorized
+//   DITTO_WHOLE       1: the last axis is a multiple of VECTOR, so that no vector crosses the end of a row
+//   DITTO_WIDE        1: positions need 64 bits
 //   DITTO_INPUTS(F)   F(kind, i) for every input i
 //   DITTO_RESULTS(F)  F(k) for every result k, which is stored k n words after the first
 //   DITTO_CONSTS(F)   F(c) for every constant c
@@ -13,46 +13,45 @@
 //   UNREAD    not at all: the program does not use it
 //   PLAIN     element by element, in order
 //   SINGLE    one element for the whole output
-//   STRIDED   one stride per axis; the last is 1 where DITTO_WHOLE is
+//   STRIDED   one stride per axis
+//   ROW       one stride per axis, the last is 1 and the others are multiples of VECTOR; only where DITTO_WHOLE is 1
 //   REPEATED  one stride per axis, the last is 0; only where DITTO_WHOLE is 1
 //
-// Thread mapping: each thread computes VECTOR neighbouring elements per turn of a grid-stride loop. 4 bytes are read per
-// element and plain input, 4 written; no sums, so no order. The output may be an input too: a thread reads its elements
-// before it writes them.
+// Thread mapping: each thread computes VECTOR neighbouring elements UNROLL times per turn of a grid-stride loop. All
+// loads of a turn are issued before its first store. 4 bytes are read per element and plain input, 4 written; no sums,
+// so no order. The output may be an input too: a thread reads its elements before it writes them.
 
 #define VECTOR 4
+#define UNROLL 2
 
 typedef unsigned long long u64;
 
-struct Walk { unsigned dims[DITTO_MAX_RANK]; };
-struct Strides { u64 s[DITTO_MAX_RANK]; };
+#if DITTO_WIDE
+typedef u64 Index;
+struct Axis { u64 dim; };
+__device__ __forceinline__ Index divide(Index x, const Axis& axis) { return x / axis.dim; }
+#else
+typedef unsigned Index;
+// Division by a multiplication: exact for x < 2^31.
+struct Axis { unsigned dim, multiplier, shift; };
+__device__ __forceinline__ Index divide(Index x, const Axis& axis) { return __umulhi(x, axis.multiplier) >> axis.shift; }
+#endif
 
-// Coordinates along axes 0..=AXIS of the output's element `rest`.
-template <int AXIS>
-__device__ __forceinline__ void coordinates(u64 rest, const Walk& walk, u64 (&c)[DITTO_RANK]) {
+struct Walk { Axis axes[DITTO_RANK]; };
+struct Strides { Index s[DITTO_RANK]; };
+
+// Where an input has the output's element with number `rest` along axes 0..=AXIS.
+template <int AXIS = DITTO_RANK - 1>
+__device__ __forceinline__ Index position(Index rest, const Walk& walk, const Strides& strides) {
     if constexpr (AXIS == 0) {
-        c[0] = rest;
+        return rest * strides.s[0];
     } else {
-        // 32-bit division where it suffices: it is several times faster.
-        if (rest <= 0xffffffffull) {
-            const unsigned q = (unsigned)rest / walk.dims[AXIS];
-            c[AXIS] = (unsigned)rest - q * walk.dims[AXIS];
-            rest = q;
-        } else {
-            c[AXIS] = rest % walk.dims[AXIS];
-            rest /= walk.dims[AXIS];
-        }
-        coordinates<AXIS - 1>(rest, walk, c);
+        const Index outer = divide(rest, walk.axes[AXIS]);
+        return position<AXIS - 1>(outer, walk, strides) + (rest - outer * walk.axes[AXIS].dim) * strides.s[AXIS];
     }
 }
 
-// Position in an input of the element at coordinates `c`, as far as axes 0..=AXIS go.
-template <int AXIS>
-__device__ __forceinline__ u64 position(const u64 (&c)[DITTO_RANK], const Strides& strides) {
-    if constexpr (AXIS == 0) return c[0] * strides.s[0];
-    else return position<AXIS - 1>(c, strides) + c[AXIS] * strides.s[AXIS];
-}
-
+// Elements of one input, or of one result.
 struct Vector { float e[VECTOR]; };
 
 __device__ __forceinline__ Vector load_vector(const float* from) {
@@ -60,81 +59,102 @@ __device__ __forceinline__ Vector load_vector(const float* from) {
     return {f.x, f.y, f.z, f.w};
 }
 
+// A vector of `count` elements; the rest are zeros.
+__device__ __forceinline__ Vector load_plain(const float* from, unsigned count) {
+    if (count == VECTOR) return load_vector(from);
+    Vector v = {};
+    for (unsigned j = 0; j < VECTOR; ++j)
+        if (j < count) v.e[j] = from[j];
+    return v;
+}
+
+__device__ __forceinline__ void store(float* to, const Vector& v, unsigned count) {
+    if (count == VECTOR) {
+        *reinterpret_cast<float4*>(to) = make_float4(v.e[0], v.e[1], v.e[2], v.e[3]);
+    } else {
+        for (unsigned j = 0; j < VECTOR; ++j)
+            if (j < count) to[j] = v.e[j];
+    }
+}
+
+#if DITTO_RANK > 1
+__device__ __forceinline__ Vector load_strided(
+    const float* from, Index at, unsigned count, const Walk& walk, const Strides& strides) {
+    Vector v = {};
+#if DITTO_WHOLE
+    from += position(at, walk, strides);
+    for (unsigned j = 0; j < VECTOR; ++j) v.e[j] = from[j * strides.s[DITTO_RANK - 1]];
+#else
+    for (unsigned j = 0; j < VECTOR; ++j)
+        if (j < count) v.e[j] = from[position(at + j, walk, strides)];
+#endif
+    return v;
+}
+#endif
+
 // Parameters of an input.
 #define PARAM(kind, i) PARAM_##kind(i)
 #define PARAM_UNREAD(i) , const float* in##i
 #define PARAM_PLAIN(i) , const float* in##i
 #define PARAM_SINGLE(i) , const float* in##i
 #define PARAM_STRIDED(i) , const float* in##i, Strides strides##i
-#define PARAM_REPEATED(i) , const float* in##i, Strides strides##i
+#define PARAM_ROW(i) PARAM_STRIDED(i)
+#define PARAM_REPEATED(i) PARAM_STRIDED(i)
 
 // Before the loop: elements of which there is one only.
 #define ONCE(kind, i) ONCE_##kind(i)
 #define ONCE_UNREAD(i)
-#define ONCE_PLAIN(i)
+#define ONCE_PLAIN(i) Vector vector##i[UNROLL];
 #define ONCE_SINGLE(i) const float single##i = in##i[0];
-#define ONCE_STRIDED(i)
-#define ONCE_REPEATED(i)
+#define ONCE_STRIDED(i) Vector vector##i[UNROLL];
+#define ONCE_ROW(i) Vector vector##i[UNROLL];
+#define ONCE_REPEATED(i) float repeated##i[UNROLL];
 
-// Where the element is, or the vector begins.
-#define POSITION(kind, i) POSITION_##kind(i)
-#define POSITION_UNREAD(i)
-#define POSITION_PLAIN(i)
-#define POSITION_SINGLE(i)
-#define POSITION_STRIDED(i) const u64 position##i = position<DITTO_RANK - 1>(c, strides##i);
-#define POSITION_REPEATED(i) POSITION_STRIDED(i)
-
-// Elements at..at + VECTOR, and one of them. What is computed from single elements only is computed once.
-#define LOAD_VECTOR(kind, i) LOAD_VECTOR_##kind(i)
-#define LOAD_VECTOR_UNREAD(i)
-#define LOAD_VECTOR_PLAIN(i) const Vector vector##i = load_vector(in##i + at);
-#define LOAD_VECTOR_SINGLE(i)
-#define LOAD_VECTOR_STRIDED(i) const Vector vector##i = load_vector(in##i + position##i);
-#define LOAD_VECTOR_REPEATED(i) const float e##i = in##i[position##i]; const Vector vector##i = {e##i, e##i, e##i, e##i};
-
-#define TAKE(kind, i) TAKE_##kind(i)
-#define TAKE_UNREAD(i)
-#define TAKE_PLAIN(i) x[i] = vector##i.e[j];
-#define TAKE_SINGLE(i) x[i] = single##i;
-#define TAKE_STRIDED(i) x[i] = vector##i.e[j];
-#define TAKE_REPEATED(i) x[i] = vector##i.e[j];
-
-// Element at + j.
+// Elements at..at + count.
 #define LOAD(kind, i) LOAD_##kind(i)
 #define LOAD_UNREAD(i)
-#define LOAD_PLAIN(i) x[i] = in##i[at + j];
-#define LOAD_SINGLE(i) x[i] = single##i;
-#define LOAD_STRIDED(i) x[i] = in##i[position##i];
-#define LOAD_REPEATED(i) LOAD_STRIDED(i)
+#define LOAD_PLAIN(i) vector##i[u] = load_plain(in##i + at, count);
+#define LOAD_SINGLE(i)
+#define LOAD_STRIDED(i) vector##i[u] = load_strided(in##i, at, count, walk, strides##i);
+#define LOAD_ROW(i) vector##i[u] = load_vector(in##i + position(at, walk, strides##i));
+#define LOAD_REPEATED(i) repeated##i[u] = in##i[position(at, walk, strides##i)];
 
-// Results of elements at..at + VECTOR, and of element at + j.
-#define KEEP(k) result[k][j] = y[k];
-#define STORE_VECTOR(k) \
-    *reinterpret_cast<float4*>(out + k * n + at) = \
-        make_float4(result[k][0], result[k][1], result[k][2], result[k][3]);
-#define STORE(k) out[k * n + at + j] = y[k];
+// Element j of them. What is computed from single elements only is computed once.
+#define TAKE(kind, i) TAKE_##kind(i)
+#define TAKE_UNREAD(i)
+#define TAKE_PLAIN(i) x[i] = vector##i[u].e[j];
+#define TAKE_SINGLE(i) x[i] = single##i;
+#define TAKE_STRIDED(i) x[i] = vector##i[u].e[j];
+#define TAKE_ROW(i) x[i] = vector##i[u].e[j];
+#define TAKE_REPEATED(i) x[i] = repeated##i[u];
+
+#define KEEP(k) result[k].e[j] = y[k];
+#define STORE(k) store(out + (u64)k * n + at, result[k], count);
 
 #define CONST_PARAM(c) , float k##c
 #define CONST(c) , k##c
 
 extern "C" __global__ void map(
-    float* out, u64 n
+    float* out, Index n
 #if DITTO_RANK > 1
     , Walk walk
 #endif
     DITTO_INPUTS(PARAM) DITTO_CONSTS(CONST_PARAM)) {
     DITTO_INPUTS(ONCE)
-    for (u64 v = blockIdx.x * (u64)blockDim.x + threadIdx.x; v * VECTOR < n; v += (u64)gridDim.x * blockDim.x) {
-        const u64 at = v * VECTOR;
-#if DITTO_WHOLE
-        if (at + VECTOR <= n) {
-#if DITTO_RANK > 1
-            u64 c[DITTO_RANK];
-            coordinates<DITTO_RANK - 1>(at, walk, c);
-#endif
-            DITTO_INPUTS(POSITION)
-            DITTO_INPUTS(LOAD_VECTOR)
-            float result[DITTO_Y][VECTOR];
+    const Index step = (Index)gridDim.x * blockDim.x * VECTOR;
+    for (Index first = (blockIdx.x * (Index)blockDim.x + threadIdx.x) * VECTOR; first < n; first += UNROLL * step) {
+        #pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const Index at = first + u * step;
+            const unsigned count = at < n ? (unsigned)min(n - at, (Index)VECTOR) : 0;
+            if (count > 0) { DITTO_INPUTS(LOAD) }
+        }
+        #pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            const Index at = first + u * step;
+            const unsigned count = at < n ? (unsigned)min(n - at, (Index)VECTOR) : 0;
+            if (count == 0) break;
+            Vector result[DITTO_Y];
             #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
                 float x[DITTO_X], y[DITTO_Y];
@@ -142,20 +162,6 @@ extern "C" __global__ void map(
                 program(x, y DITTO_CONSTS(CONST));
                 DITTO_RESULTS(KEEP)
             }
-            DITTO_RESULTS(STORE_VECTOR)
-            continue;
-        }
-#endif
-        // One element at a time: the tail, and rows that do not divide into vectors.
-        for (int j = 0; j < VECTOR && at + j < n; ++j) {
-#if DITTO_RANK > 1
-            u64 c[DITTO_RANK];
-            coordinates<DITTO_RANK - 1>(at + j, walk, c);
-#endif
-            float x[DITTO_X], y[DITTO_Y];
-            DITTO_INPUTS(POSITION)
-            DITTO_INPUTS(LOAD)
-            program(x, y DITTO_CONSTS(CONST));
             DITTO_RESULTS(STORE)
         }
     }

@@ -116,7 +116,12 @@ impl Walk {
 
     /// Whether input `i` is read element by element in order.
     pub(crate) fn plain(&self, i: usize) -> bool {
-        self.rank == 1 && (self.strides(i)[0] == 1 || self.dims[0] == 1)
+        let mut row = 1;
+        self.dims().iter().zip(self.strides(i)).rev().all(|(&dim, &stride)| {
+            let in_order = stride == row || dim == 1;
+            row *= dim;
+            in_order
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Passes: each takes a program and the values wanted from it, and returns one that computes the same bits with less
 //! work. Each can be switched off; the bits stay the same.
 
+mod batch_norm;
 mod common;
 mod constants;
 mod fuse;
@@ -23,6 +24,9 @@ use dittograd_ops::{AnyOp, Recorder, Val};
 pub enum Pass {
     /// Removes what no wanted value depends on.
     DeadCode,
+    /// Splits batch norm into the statistics of its channels and an elementwise op, so that running averages share the
+    /// statistics.
+    BatchNorm,
     /// Removes copies and reshapes that move nothing, merges permutations, and turns transposed operands of products
     /// into flags.
     Layout,
@@ -52,8 +56,9 @@ pub enum Pass {
 
 impl Pass {
     /// All passes, in the order they run.
-    pub const ALL: [Pass; 13] = [
+    pub const ALL: [Pass; 14] = [
         Pass::DeadCode,
+        Pass::BatchNorm,
         Pass::Layout,
         Pass::Constants,
         Pass::Common,
@@ -72,6 +77,7 @@ impl Pass {
     pub fn name(self) -> &'static str {
         match self {
             Pass::DeadCode => "dead_code",
+            Pass::BatchNorm => "batch_norm",
             Pass::Layout => "layout",
             Pass::Constants => "constants",
             Pass::Common => "common",
@@ -141,6 +147,9 @@ impl Passes {
     /// on `device`.
     pub(crate) fn run(self, graph: &Graph, wanted: &mut [Val], device: &Device) -> Result<Graph> {
         let mut graph = self.swept(graph.clone(), wanted);
+        if self.has(Pass::BatchNorm) {
+            graph = batch_norm::split(&graph, wanted)?;
+        }
         if self.has(Pass::Layout) {
             graph = layout::simplify(&graph, wanted)?;
         }

@@ -12,7 +12,8 @@ mod cases;
 mod cpu;
 mod cuda;
 
-use crate::norm::{Grouped, check_eps, check_inputs, gradient_parts, inverse, reference_stats};
+use crate::norm::{Grouped, check_eps, check_inputs, gradient_parts, inverse, normalized, reference_stats};
+use crate::pointwise::expression::Pointwise;
 use crate::{
     AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, Val, dims, layout, mismatch,
 };
@@ -461,6 +462,19 @@ channel_norm! {
     { groups }
 }
 
+/// A normalised value from `x, mean, 1 / std`, then gain and shift if there are that many inputs.
+#[doc(hidden)]
+pub fn normalized_program(inputs: usize) -> Pointwise {
+    Pointwise::trace(inputs, |v| {
+        let hat = normalized(v[0], v[1], v[2]);
+        vec![match v.len() {
+            5 => hat.fma(v[3], v[4]),
+            4 => hat * v[3],
+            _ => hat,
+        }]
+    })
+}
+
 /// Mean and biased variance of each channel of `(N, C, …)` over all samples and positions, packed as `[mean | var]`.
 /// These are [`BatchNorm`]'s statistics, for running averages. No gradient flows through them.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -471,6 +485,14 @@ impl Moments {
     #[doc(hidden)]
     pub fn parts(x: &Shape) -> [Shape; 2] {
         [dims(&x.dims()[1..2]); 2]
+    }
+
+    /// The shape in which one value per channel broadcasts to `x`.
+    #[doc(hidden)]
+    pub fn per_channel(x: &Shape) -> Result<Shape> {
+        let mut dims = vec![1; x.rank() - 1];
+        dims[0] = x.dims()[1];
+        Shape::new(&dims)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::pointwise::device_function::{Constants, array_function, define, list}
 use crate::pointwise::expression::{Pointwise, Reg, Step};
 use crate::{CudaRun, Generated, Known, known};
 use dittograd_device::cuda::{Args, Cuda, Source};
-use dittograd_numerics::error::{Error, ErrorKind, Result};
+use dittograd_numerics::error::Result;
 use dittograd_numerics::functions;
 use dittograd_numerics::shape::{MAX_RANK, Shape};
 use std::collections::HashMap;
@@ -23,6 +23,7 @@ enum Kind {
     Plain,
     Single,
     Strided,
+    Row,
     Repeated,
 }
 
@@ -33,12 +34,13 @@ impl Kind {
             Kind::Plain => "PLAIN",
             Kind::Single => "SINGLE",
             Kind::Strided => "STRIDED",
+            Kind::Row => "ROW",
             Kind::Repeated => "REPEATED",
         }
     }
 
     fn is_strided(self) -> bool {
-        matches!(self, Kind::Strided | Kind::Repeated)
+        matches!(self, Kind::Strided | Kind::Row | Kind::Repeated)
     }
 }
 
@@ -48,34 +50,53 @@ struct Pattern {
     kinds: Vec<Kind>,
     /// Axes that strided inputs are read along; 1 if there are none.
     rank: usize,
-    /// Whether no vector crosses the end of a row.
+    /// Whether the last axis is a multiple of the vector.
     whole: bool,
+    /// Whether positions need 64 bits.
+    wide: bool,
 }
 
 impl Pattern {
     fn new(program: &Pointwise, walk: &Walk) -> Pattern {
+        let dims = walk.dims();
+        let ends_whole = dims[dims.len() - 1].is_multiple_of(VECTOR);
         let kind = |i: usize| match walk.strides(i) {
             _ if !program.reads()[i] => Kind::Unread,
             _ if walk.plain(i) => Kind::Plain,
             strides if strides.iter().all(|&s| s == 0) => Kind::Single,
-            [.., 0] => Kind::Repeated,
+            [.., 0] if ends_whole => Kind::Repeated,
+            [outer @ .., 1] if ends_whole && outer.iter().all(|s| s.is_multiple_of(VECTOR)) => Kind::Row,
             _ => Kind::Strided,
         };
-        let mut kinds: Vec<Kind> = (0..program.inputs()).map(kind).collect();
+        let kinds: Vec<Kind> = (0..program.inputs()).map(kind).collect();
         let is_flat = !kinds.iter().any(|k| k.is_strided());
-        let rank = if is_flat { 1 } else { walk.dims().len() };
-        // Rows whose length is a multiple of the vector never split a vector between two rows.
-        let fits = |i: usize| {
-            let (outer, last) = walk.strides(i).split_at(rank - 1);
-            !kinds[i].is_strided() || (last[0] <= 1 && outer.iter().all(|s| s.is_multiple_of(VECTOR)))
-        };
-        let inner = walk.dims()[walk.dims().len() - 1];
-        let whole = is_flat || (inner.is_multiple_of(VECTOR) && (0..kinds.len()).all(fits));
-        if !whole {
-            kinds.iter_mut().filter(|k| k.is_strided()).for_each(|k| *k = Kind::Strided);
-        }
-        Pattern { kinds, rank, whole }
+        let rank = if is_flat { 1 } else { dims.len() };
+        // Broadcasting and permuting reads no farther than it writes.
+        let wide = dims.iter().product::<usize>() >= NARROW;
+        Pattern { kinds, rank, whole: is_flat || ends_whole, wide }
     }
+
+    /// An argument of positions, as wide as they are.
+    fn push(&self, args: &mut Args, positions: impl Iterator<Item = usize>) {
+        let width = if self.wide { 8 } else { 4 };
+        let (mut bytes, mut len) = ([0; 8 * 3 * MAX_RANK], 0);
+        for position in positions {
+            bytes[len..len + width].copy_from_slice(&position.to_le_bytes()[..width]);
+            len += width;
+        }
+        args.bytes(&bytes[..len], width);
+    }
+}
+
+/// Elements from which on positions need 64 bits: `divide` of `map.cu` is exact below, and the last turn of a thread does
+/// not overflow.
+const NARROW: usize = 1 << 31;
+
+/// The axis of `map.cu` of this length: division of 31-bit numbers by a multiplication, whose high word is shifted.
+fn divisor(dim: usize) -> [usize; 3] {
+    let bits = dim.next_power_of_two().trailing_zeros();
+    let multiplier = (1_usize << (31 + bits)).div_ceil(dim);
+    [dim, multiplier, bits.saturating_sub(1) as usize]
 }
 
 /// What is written into a kernel's text: the program without its constants' values, and the pattern.
@@ -99,15 +120,15 @@ fn module_of(program: &Pointwise, pattern: Pattern) -> Generated {
 
 /// The program's function, the lines that `map.cu` asks for, and `map.cu`.
 fn kernel_text(program: &Pointwise, pattern: &Pattern) -> String {
-    let Pattern { kinds, rank, whole } = pattern;
+    let Pattern { kinds, rank, whole, wide } = pattern;
     let inputs = kinds.iter().enumerate().map(|(i, kind)| format!("{}, {i}", kind.cuda()));
     [
         &array_function("program", program, Constants::Parameters),
         &define("DITTO_X", program.inputs().max(1)),
         &define("DITTO_Y", program.outputs()),
-        &define("DITTO_MAX_RANK", MAX_RANK),
         &define("DITTO_RANK", rank),
         &define("DITTO_WHOLE", u8::from(*whole)),
+        &define("DITTO_WIDE", u8::from(*wide)),
         &define("DITTO_INPUTS(F)", list(inputs)),
         &define("DITTO_RESULTS(F)", list(0..program.outputs())),
         &define("DITTO_CONSTS(F)", list(0..program.consts().len())),
@@ -132,23 +153,19 @@ pub(crate) fn run_cuda(program: &Pointwise, accesses: &[Access], run: &CudaRun<'
     let walk = Walk::new(&run.shape, accesses);
     let pattern = Pattern::new(program, &walk);
     let mut args = Args::new();
-    args.ptr(run.out).u64(n as u64);
+    args.ptr(run.out);
+    pattern.push(&mut args, std::iter::once(n));
     if pattern.rank > 1 {
-        let mut words = [1u32; MAX_RANK];
-        for (w, d) in words.iter_mut().zip(walk.dims()) {
-            // A single axis beyond 2^32 elements cannot be strided: it would be plain or a scalar.
-            *w = u32::try_from(*d).map_err(|_| too_large(&run.shape))?;
+        let axes = walk.dims().iter();
+        match pattern.wide {
+            true => pattern.push(&mut args, axes.copied()),
+            false => pattern.push(&mut args, axes.flat_map(|&d| divisor(d))),
         }
-        args.bytes(bytemuck::cast_slice(&words), 4);
     }
     for (i, (&address, kind)) in run.ins.iter().zip(&pattern.kinds).enumerate() {
         args.ptr(address);
         if kind.is_strided() {
-            let mut words = [0u64; MAX_RANK];
-            for (w, s) in words.iter_mut().zip(walk.strides(i)) {
-                *w = *s as u64;
-            }
-            args.bytes(bytemuck::cast_slice(&words), 8);
+            pattern.push(&mut args, walk.strides(i).iter().copied());
         }
     }
     for &k in program.consts() {
@@ -159,12 +176,25 @@ pub(crate) fn run_cuda(program: &Pointwise, accesses: &[Access], run: &CudaRun<'
     run.cuda.launch(kernel, grid(run.cuda, n.div_ceil(VECTOR)), 256, 0, &args)
 }
 
-#[cold]
-fn too_large(shape: &Shape) -> Error {
-    Error::new("map", ErrorKind::TooLarge { dims: shape.dims().to_vec() })
-}
-
 /// The module [`run_cuda`] will want.
 pub(crate) fn module(program: &Pointwise, shape: &Shape, accesses: &[Access]) -> Source {
     module_of(program, Pattern::new(program, &Walk::new(shape, accesses))).source()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NARROW, divisor};
+
+    #[test]
+    fn division_by_a_multiplication_is_exact_below_31_bits() {
+        for d in (1..3000).map(|d| d * d * 79 % NARROW).chain(2..3000).filter(|&d| d > 1) {
+            let [_, multiplier, shift] = divisor(d);
+            assert!(u32::try_from(multiplier).is_ok(), "{d}");
+            let most = (NARROW - 1) / d * d;
+            for x in [0, 1, d - 1, d, d + 1, 2 * d - 1, most - 1, most, most + d - 1, NARROW - 1] {
+                let x = x.min(NARROW - 1);
+                assert_eq!(((x * multiplier) >> 32) >> shift, x / d, "{x} / {d}");
+            }
+        }
+    }
 }
