@@ -2,10 +2,10 @@
 """Every function that PyTorch tests itself by, ours beside PyTorch's: all samples of its OpInfo table, values, gradients and second
 gradients, against PyTorch in float64.
 
-usage: python3 compare/opinfo.py [--device cpu|cuda] [--save FILE] [--table [FILE ...]] [--verbose] [--share 3/8] [NAME ...]
+usage: python3 compare/opinfo.py [--device cpu|cuda] [--save FILE] [--table [--beside FILE]] [--verbose] [--share 3/8] [NAME ...]
 
 Needs the Python package (python/README.md says how it is built), torch, numpy and expecttest. `--table` writes docs/ops.md;
-with files that `--save` wrote on another device, the page says what agrees there too. NAME is an entry of the table,
+with a file that `--save` wrote on another device, the page says what agrees there too. NAME is an entry of the table,
 such as `softmax` or `linalg.solve`, or the beginning of one that ends in a `*`. `--share 3/8` takes the third of every eight entries.
 """
 import argparse
@@ -265,7 +265,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--save", metavar="FILE", help="write what was found, for --table")
-    parser.add_argument("--table", metavar="FILE", nargs="*", help="write docs/ops.md, with what --save wrote")
+    parser.add_argument("--table", action="store_true", help="write docs/ops.md")
+    parser.add_argument("--beside", metavar="FILE", help="what --save wrote on another device, a line for each share, for --table")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--share", default="1/1")
     parser.add_argument("names", nargs="*")
@@ -296,11 +297,13 @@ def main():
     print(", ".join(f"{counts[s]} {s}" for s in ("complete", "failed", "skipped", "missing")), "of", len(rows))
     if args.save:
         found = {name: [agreed, len(failed)] for name, state, agreed, failed, *_ in rows if state != "missing"}
-        pathlib.Path(args.save).write_text(json.dumps({"device": args.device, "torch": torch.__version__.split("+")[0], "found": found}))
-    if args.table is not None:
+        line = json.dumps({"device": args.device, "torch": torch.__version__.split("+")[0], "found": found})
+        pathlib.Path(args.save).write_text(line + "\n")
+    if args.table:
         from opinfo_table import write
 
-        write(rows, args.device, [json.loads(pathlib.Path(file).read_text()) for file in args.table])
+        beside = pathlib.Path(args.beside).read_text().splitlines() if args.beside else []
+        write(rows, args.device, [json.loads(line) for line in beside])
     sys.exit(1 if counts["failed"] else 0)
 
 

@@ -225,25 +225,27 @@ for name in {names!r}:
             child.p = 0.1
     loss = None if "labels" in kwargs else lambda y, target: y.float().square().mean() + target
     args = args if loss is None else (*args, torch.tensor(0.5))
-    step = dt.TrainStep(model, loss, torch.optim.SGD(model.parameters(), lr=1e-3), device=dg.Device("cpu", threads={threads}), seed=3)
-    for _ in range(2):
+    step = dt.TrainStep(model, loss, torch.optim.SGD(model.parameters(), lr=1e-3), device=dg.Device({device!r}, threads={threads}), seed=3)
+    for _ in range(10):
         step(*args, **kwargs)
     print(name, step.fingerprint(), step.loss())
 """
 
 
 def test_one_answer():
-    """The same bits with any number of threads and any SIMD level, each in a process of its own."""
-    names = ["resnet18", "vit", "gpt2", "lstm", "unet"]
-    answers = set()
-    for threads, simd in [(1, "scalar"), (2, "avx2"), (3, "")]:
-        program = ONE_ANSWER.format(tests=os.path.dirname(__file__), names=names, threads=threads)
+    """The same bits with any number of threads, any SIMD level and on a GPU, each in a process of its own."""
+    names = os.environ.get("DITTOGRAD_MODELS", "resnet18 vit gpt2 lstm unet").split()
+    answers = {}
+    on_gpu = [("cuda", 1, "")] if torch.cuda.is_available() else []
+    for device, threads, simd in [("cpu", 1, "scalar"), ("cpu", 2, "avx2"), ("cpu", 3, ""), *on_gpu]:
+        program = ONE_ANSWER.format(tests=os.path.dirname(__file__), names=names, device=device, threads=threads)
         environment = {**os.environ, **({"DITTOGRAD_SIMD": simd} if simd else {})}
         done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
-        answers.add(done.stdout)
-    assert len(answers) == 1, answers
-    assert answers.pop().count("\n") == len(names)
+        answers[device, threads, simd] = done.stdout
+    print(*answers, done.stdout)
+    assert len(set(answers.values())) == 1, answers
+    assert done.stdout.count("\n") == len(names)
 
 
 def test_a_checkpoint_goes_on(tmp_path):

@@ -238,6 +238,23 @@ fn orthogonal_factors_are_orthogonal_and_make_the_matrix_again() {
     assert!(data(q).iter().all(|x| x.is_finite()) && !data(r)[3].is_finite());
 }
 
+/// `Q` of two rows and columns is the direction of the first column: the second column has no gradients, also where the columns are
+/// nearly parallel. The numbers are PyTorch's, in float64.
+#[test]
+fn gradients_of_square_orthogonal_factors_do_not_cancel() {
+    let s = Session::eager(&device());
+    let a = s.variable(&t(&[2, 2], &[1.0, 1.0, 1.0, 1.0 + f32::powi(0.5, 10)])).unwrap();
+    let weights = s.constant(&t(&[2, 2], &[0.25, -0.75, 0.5, 1.0])).unwrap();
+    let (q, _) = a.qr(QrMode::Reduced).unwrap();
+    let first = s.grad(q.mul(weights).unwrap().sum().unwrap(), &[a]).unwrap()[0];
+    let weights = s.constant(&t(&[2, 2], &[1.0, 0.5, -0.25, 0.75])).unwrap();
+    let second = s.grad(first.mul(weights).unwrap().sum().unwrap(), &[a]).unwrap()[0];
+    let wants = [[0.176_776_7, 0.0, -0.176_776_7, 0.0], [-0.397_747_56, 0.0, 0.176_776_7, 0.0]];
+    for (got, want) in [first, second].into_iter().map(data).zip(wants) {
+        assert!(got.iter().zip(want).all(|(g, w)| (g - w).abs() < 1e-5), "{got:?}, not {want:?}");
+    }
+}
+
 /// Indices of a value.
 fn numbered(v: Var<'_>) -> Vec<u32> {
     v.indices().unwrap().data().to_vec()

@@ -386,7 +386,6 @@ impl Op for Qr {
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
-        // dA = (dQ + Q C) R⁻ᵀ, where C is M = R dRᵀ - dQᵀ Q on and below the diagonal, and its transpose above.
         let meta = r.meta(io.ins[0]);
         let [batch, m, n] = self.of(&[meta])?;
         let take = |r: &mut dyn Recorder, v: Val, start: usize, d: &[usize]| {
@@ -400,14 +399,27 @@ impl Op for Qr {
         }
         let (upper, dr) = (take(r, io.out, 0, &[batch, n, n])?, take(r, dy, 0, &[batch, n, n])?);
         let q = take(r, io.out, batch * n * n, &[batch, m, n])?;
+        let dr = triangle(r, dr, true, 0)?;
         let (first, second) = (product(r, upper, false, dr, true)?, product(r, dq, true, q, false)?);
         let both = r.record(crate::pointwise::Sub {}.into(), &[first, second])?;
+        let solve = TriangularSolve { upper: true, ta: true, unit: false, right: true };
+        let turned = |r: &mut dyn Recorder, v: Val| r.record(Permute { order: vec![0, 2, 1] }.into(), &[v]);
+        if m == n {
+            // With M = R dRᵀ - dQᵀ Q, dA = Q (dR + L R⁻ᵀ), where L is M - Mᵀ below the diagonal. The rule for m > n says the
+            // same, but on the diagonal Qᵀ dQ cancels, and R⁻ᵀ magnifies what rounding leaves of it.
+            let across = turned(r, both)?;
+            let apart = r.record(crate::pointwise::Sub {}.into(), &[both, across])?;
+            let below = triangle(r, apart, false, -1)?;
+            let solved = r.record(solve.into(), &[upper, below])?;
+            let sum = r.record(crate::pointwise::Add {}.into(), &[dr, solved])?;
+            return Ok(vec![Some(product(r, q, false, sum, false)?)]);
+        }
+        // dA = (dQ + Q C) R⁻ᵀ, where C is M on and below the diagonal, and its transpose above.
         let (with, below) = (triangle(r, both, false, 0)?, triangle(r, both, false, -1)?);
-        let above = r.record(Permute { order: vec![0, 2, 1] }.into(), &[below])?;
+        let above = turned(r, below)?;
         let both = r.record(crate::pointwise::Add {}.into(), &[with, above])?;
         let more = product(r, q, false, both, false)?;
         let sum = r.record(crate::pointwise::Add {}.into(), &[dq, more])?;
-        let solve = TriangularSolve { upper: true, ta: true, unit: false, right: true };
         Ok(vec![Some(r.record(solve.into(), &[upper, sum])?)])
     }
 
