@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,9 +16,12 @@ def export(model: torch.nn.Module, args: Iterable[Any] = (), kwargs: Mapping[str
     Operations such as `linear`, `layer_norm` or `scaled_dot_product_attention` stay whole. Nothing happens in place: new values of buffers
     are further outputs.
     """
-    program = torch.export.export(model, tuple(args), kwargs or {}, strict=False)
-    _mark_regions_without_gradients(program.graph_module)
-    return program.run_decompositions({})
+    with warnings.catch_warnings():
+        # PyTorch 2.11 warns of what it does itself.
+        warnings.filterwarnings("ignore", message=".*LeafSpec.* is deprecated", category=FutureWarning)
+        program = torch.export.export(model, tuple(args), kwargs or {}, strict=False)
+        _mark_regions_without_gradients(program.graph_module)
+        return program.run_decompositions({})
 
 
 def _mark_regions_without_gradients(module):

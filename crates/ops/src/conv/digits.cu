@@ -596,18 +596,9 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
             const i64 row = tile.row + warp_row;
             tile.expect<ACROSS / 2>(p, result, row, place);
             // What was in the registers is not needed any more.
-            int last = -1, sums[WEIGHTS][ACROSS / 2] = {};
-            for (int block = 0; block < (int)tile.blocks; ++block) {
-                barrier_wait(full + stage, phase);
-                unsigned char* const from = ring + stage * STAGE;
-                multiply_stage(sums, from + down * KB, BM * KB, from + SIZE_A + across * KB, BN * KB);
-                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                if (last >= 0 && thread == 0) barrier_arrive(empty + last);
-                last = stage;
-                if (++stage == STAGES) stage = 0, phase ^= 1;
-            }
-            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            if (last >= 0 && thread == 0) barrier_arrive(empty + last);
+            int sums[WEIGHTS][ACROSS / 2] = {};
+            const unsigned char *const a = ring + down * KB, *const b = ring + SIZE_A + across * KB;
+            multiply_stages<STAGES, STAGE>(sums, (int)tile.blocks, stage, phase, a, BM * KB, b, BN * KB, full, empty, thread == 0);
             tile.end(p, result, sums, row, scale, place);
         }
     }

@@ -490,17 +490,10 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
                 }
                 if (end == w.to) p.expect<BN / 2>(result, w.item, row, w.column);
                 // A chunk has sums of its own: what was in the registers is not needed any more.
-                int last = -1, sums[WEIGHTS][BN / 2] = {};
-                for (; block < end; ++block) {
-                    barrier_wait(full + stage, phase);
-                    multiply_stage(sums, ring + stage * STAGE + mine * 64 * KB, BM * KB, ring + stage * STAGE + SIZE_A, BN * KB);
-                    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                    if (last >= 0 && thread == 0) barrier_arrive(empty + last);
-                    last = stage;
-                    if (++stage == STAGES) stage = 0, phase ^= 1;
-                }
-                asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-                if (last >= 0 && thread == 0) barrier_arrive(empty + last);
+                int sums[WEIGHTS][BN / 2] = {};
+                const unsigned char *const a = ring + mine * 64 * KB, *const b = ring + SIZE_A;
+                multiply_stages<STAGES, STAGE>(sums, end - block, stage, phase, a, BM * KB, b, BN * KB, full, empty, thread == 0);
+                block = end;
                 if (!DITTO_SPLIT) {
                     // All threads of the group have read those before.
                     asm volatile("barrier.sync %0, 128;" ::"r"(group) : "memory");

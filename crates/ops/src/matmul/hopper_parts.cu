@@ -82,4 +82,22 @@ __device__ __forceinline__ void multiply_stage(int (&sums)[WEIGHTS][ACROSS / 2],
     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
+// Adds the products of the next `count` stages of a ring to the sums: 64 rows and ACROSS columns of digits, as in `multiply_stage`, from
+// `a` and `b` on in its first stage. A stage may be filled again when the products of the one after it have begun.
+template <int STAGES, int STAGE>
+__device__ __forceinline__ void multiply_stages(int (&sums)[WEIGHTS][ACROSS / 2], int count, int& stage, int& phase, const unsigned char* a,
+                                                int next_a, const unsigned char* b, int next_b, u64* full, u64* empty, bool is_first_thread) {
+    int last = -1;
+    for (int i = 0; i < count; ++i) {
+        barrier_wait(full + stage, phase);
+        multiply_stage(sums, a + stage * STAGE, next_a, b + stage * STAGE, next_b);
+        asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+        if (last >= 0 && is_first_thread) barrier_arrive(empty + last);
+        last = stage;
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+    asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    if (last >= 0 && is_first_thread) barrier_arrive(empty + last);
+}
+
 #endif
