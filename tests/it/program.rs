@@ -167,6 +167,7 @@ fn passes_have_names_and_a_default() {
     let names: Vec<&str> = Pass::ALL.into_iter().map(Pass::name).collect();
     let want = [
         "dead_code",
+        "batch_norm",
         "layout",
         "constants",
         "common",

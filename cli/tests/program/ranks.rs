@@ -86,7 +86,10 @@ fn one_answer_for_any_number_of_processes() {
 fn processes_that_no_launcher_started() {
     let home = tempfile::tempdir().unwrap();
     let alone = good(home.path(), &format!("{TINY} --keep 1 --out alone"));
-    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Not one that the system chooses: those it gives to others, too.
+    let first = 20_000 + (std::process::id() % 10_000) as u16;
+    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let port = (first..32_000).find(is_free).unwrap();
     let start = |rank: usize| {
         let mut one = command_in(home.path(), &format!("{TINY} --keep 1 --out together"));
         one.env("RANK", rank.to_string()).env("WORLD_SIZE", "3").env("LOCAL_RANK", rank.to_string());
