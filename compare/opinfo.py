@@ -271,6 +271,9 @@ def main():
     parser.add_argument("--share", default="1/1")
     parser.add_argument("names", nargs="*")
     args = parser.parse_args()
+    if args.beside and not args.table:
+        parser.error("--beside is for --table")
+    beside = [json.loads(line) for line in pathlib.Path(args.beside).read_text().splitlines()] if args.beside else []
     share, shares = map(int, args.share.split("/"))
     session = dittograd.Session(args.device)
     wanted = lambda name: not args.names or any(name == n or (n.endswith("*") and name.startswith(n[:-1])) for n in args.names)
@@ -302,8 +305,7 @@ def main():
     if args.table:
         from opinfo_table import write
 
-        beside = pathlib.Path(args.beside).read_text().splitlines() if args.beside else []
-        write(rows, args.device, [json.loads(line) for line in beside])
+        write(rows, args.device, beside)
     sys.exit(1 if counts["failed"] else 0)
 
 
