@@ -1,14 +1,17 @@
 //! Convolutions in modes `fast` and `turbo`: the contract once more, by plain loops, and the bits of every way to compute it.
 
-use crate::support::{device, fractions};
+use crate::support::{device, f, fractions};
 use dittograd::device::AnyBuffer;
 use dittograd::device::cpu::simd::Simd;
+use dittograd::device::cuda::Cuda;
+use dittograd::device::cuda::fake::Fake;
+use dittograd::graph::{Graph, Passes};
 use dittograd::nn;
 use dittograd::numerics::Numerics;
 use dittograd::numerics::digits::{self, Digits, exponent, finish, magnitude, term};
 use dittograd::numerics::rng::Stream;
 use dittograd::ops::conv::{Conv, ConvKernelGrad, ConvTranspose, ConvWindow, Sizes};
-use dittograd::ops::{self, AnyOp};
+use dittograd::ops::{self, AnyOp, AnyTensor};
 use dittograd::prelude::*;
 
 const MODES: [(Numerics, Digits); 2] = [(Numerics::Fast, Digits::Three), (Numerics::Turbo, Digits::Two)];
@@ -343,4 +346,68 @@ fn training_has_one_answer_in_each_mode() {
         all.push(want);
     }
     assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2], "{all:?}");
+}
+
+/// Two convolutions with batch norm and a sum around the second, of images that an elementwise op makes: values and all gradients.
+fn normed(device: &Device, [height, width]: [usize; 2]) -> (Params, Graph) {
+    let mut params = Params::new(device, 3);
+    let window = ConvWindow::plain(2).unwrap();
+    let first = nn::Conv::new(&mut params, "first", 40, 40, [1, 1], window).unwrap();
+    let second = nn::Conv::new(&mut params, "second", 40, 36, [3, 3], window.padding(1)).unwrap();
+    let gain = params.uniform("gain", &[40, 1, 1], 0.5, 1.5).unwrap();
+    let graph = Graph::trace_seeded(device, 4, &[f(&[3, 40, height, width])], |s, x| {
+        let x = x[0].mul(s.param(&gain)?)?;
+        let hidden = first.forward(x)?.batch_norm(None, None, 1e-5)?.add(x)?.relu()?;
+        let out = second.forward(hidden)?;
+        let leaves = params.iter().map(|p| s.param(p)).collect::<Result<Vec<_>>>()?;
+        let mut all = s.grad(out.batch_norm(None, None, 1e-5)?.square()?.mean()?, &leaves)?;
+        all.push(out);
+        Ok(all)
+    });
+    (params, graph.unwrap())
+}
+
+/// Sizes of images: lines that are multiples of four or not, for a warp and for all of a block.
+const SIZES: [[usize; 2]; 5] = [[6, 6], [7, 7], [12, 11], [32, 33], [33, 41]];
+
+/// Who computes an image leaves the magnitudes of its channels: convolutions do not look for them again.
+#[test]
+fn magnitudes_are_left_for_convolutions() {
+    digits::include_small_products();
+    for (size, (mode, _)) in SIZES.iter().flat_map(|size| MODES.map(|mode| (*size, mode))) {
+        let fake = Fake::computing(1, 1 << 30);
+        let gpu = Cuda::with_driver(fake.driver(), 0, mode, fake.stub(), None).unwrap();
+        let gpu = Device::from_cuda(gpu);
+        let (_params, graph) = normed(&gpu, size);
+        let x = AnyTensor::Num(fractions(&[3, 40, size[0], size[1]], 7919));
+        graph.compile_with(&gpu, Passes::all()).unwrap().call(&[x]).unwrap();
+        let launches = fake.launches();
+        let count = |name: &str| launches.iter().filter(|l| l.name == name).count();
+        let counts = ["ditto_conv_product", "ditto_conv_magnitudes"].map(count);
+        assert_eq!(counts, [6, 0], "{size:?} {mode}");
+    }
+}
+
+/// With magnitudes that were left, bits are those of an eager run, where each convolution finds them; also where some are infinite or NaN.
+#[test]
+fn magnitudes_that_were_left_are_the_largest() {
+    let (_turn, devices) = devices();
+    for (size, (mode, _)) in SIZES.iter().flat_map(|size| MODES.map(|mode| (*size, mode))) {
+        for odd in [None, Some(f32::INFINITY), Some(f32::NAN), Some(f32::MAX), Some(1e-41)] {
+            let mut x = fractions(&[3, 40, size[0], size[1]], 7919);
+            let at = x.data().len() / 2;
+            odd.into_iter().for_each(|v| x.data_mut()[at] = v);
+            let run = |device: &Device, passes: Passes| {
+                let device = device.in_mode(mode).unwrap();
+                let (_params, graph) = normed(&device, size);
+                let mut compiled = graph.compile_with(&device, passes).unwrap();
+                let values = compiled.call(&[AnyTensor::Num(x.clone())]).unwrap();
+                values.iter().flat_map(|v| v.num().unwrap().data().to_vec()).collect::<Vec<f32>>()
+            };
+            let want = run(&device(), Passes::none());
+            for device in &devices {
+                same(&run(device, Passes::all()), &want, &format!("{device} {mode} {size:?} {odd:?}"));
+            }
+        }
+    }
 }

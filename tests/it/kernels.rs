@@ -2,9 +2,10 @@
 //! architectures, and looked through for what must not be in it.
 
 use crate::support::{data, device, f};
+use dittograd::device::Meta;
 use dittograd::device::cuda::{Nvrtc, kernels_of, stack_of};
 use dittograd::numerics::Numerics;
-use dittograd::ops::{AnyOp, AnyTensor, Gpu, Io, Recorder, Sample};
+use dittograd::ops::{AnyOp, AnyTensor, Gpu, Io, Lines, Recorder, Sample};
 use dittograd::prelude::*;
 use dittograd_check::{Case, RefRecorder, Values};
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,13 +40,27 @@ const LONG_ROWS: [usize; 9] = [1025, 3000, 16384, 24575, 33000, 33002, 50257, 50
 /// Two shapes that broadcast to more elements than 31 bits count; with and without whole vectors.
 const WIDE: [[[usize; 2]; 2]; 2] = [[[65536, 1], [1, 32772]], [[65537, 1], [1, 32771]]];
 
+/// The channels of the images that an op makes, alone or at the begin of its value.
+fn lines_of(op: &AnyOp, metas: &[Meta]) -> Option<Lines> {
+    let made = op.shape(metas).ok().into_iter().chain(metas.first().copied());
+    made.filter_map(|m| match m.shape.dims() {
+        [n, c, sizes @ ..] if !sizes.is_empty() => {
+            Some(Lines { start: 0, length: sizes.iter().product(), count: n * c })
+        }
+        _ => None,
+    })
+    .next()
+}
+
 /// Module names with their sources; equal names must have equal sources, since kernels are kept by name.
 fn modules() -> BTreeMap<String, &'static str> {
     dittograd::numerics::digits::include_small_products();
     let mut all: BTreeMap<String, (&'static str, String)> = BTreeMap::new();
-    let mut add = |op: &AnyOp, metas: &[dittograd::device::Meta]| {
+    let mut add = |op: &AnyOp, metas: &[Meta]| {
         let modes = KINDS.map(|(mode, hopper)| op.cuda_modules(metas, &gpu(mode, hopper)));
-        for (name, source) in modes.into_iter().flatten() {
+        let leaving =
+            lines_of(op, metas).and_then(|l| op.leaving_modules(metas, &gpu(Numerics::Strict, true), l));
+        for (name, source) in modes.into_iter().chain(leaving).flatten() {
             let (known, by) =
                 all.entry(name.clone()).or_insert_with(|| (source, format!("{op:?} {metas:?}")));
             assert!(

@@ -130,6 +130,8 @@ fn run(
                 out: out.address(name)?,
                 workspace: workspace.address(name)?,
                 fused: Default::default(),
+                leaves: None,
+                magnitudes: [0; 2],
             };
             launch(op, &run)?;
         }

@@ -13,6 +13,7 @@ mod custom;
 mod definitions;
 mod eager;
 mod list;
+mod magnitudes;
 mod meanings;
 mod op;
 mod record;
@@ -54,6 +55,8 @@ pub use definitions::Definitions;
 pub use dittograd_numerics::tensor::AnyTensor;
 pub use eager::{MAX_INS, PerInput, apply, check_bound, check_indices, launch, with_stand_in};
 pub use list::AnyOp;
+#[doc(hidden)]
+pub use magnitudes::Lines;
 pub use meanings::attr_meaning;
 pub(crate) use op::no_gradient;
 pub use op::{CpuRun, CudaRun, Gpu, IndexBound, Io, Kernel, Op, Recorder, Val};

@@ -351,6 +351,22 @@ macro_rules! any_op {
                 }
             }
 
+            /// See [`Op::reads_magnitudes`].
+            pub fn reads_magnitudes(&self, ins: &[Meta], gpu: &Gpu) -> [Option<Lines>; 2] {
+                match self {
+                    $(AnyOp::$op(op) => op.reads_magnitudes(ins, gpu),)*
+                    AnyOp::Custom(_) => [None; 2],
+                }
+            }
+
+            /// See [`Op::leaving_modules`].
+            pub fn leaving_modules(&self, ins: &[Meta], gpu: &Gpu, lines: Lines) -> Option<Vec<Source>> {
+                match self {
+                    $(AnyOp::$op(op) => op.leaving_modules(ins, gpu, lines),)*
+                    AnyOp::Custom(_) => None,
+                }
+            }
+
             /// See [`Op::fusion`].
             pub fn fusion(&self, ins: &[Meta]) -> fused::Fusion {
                 match self {

@@ -1,5 +1,6 @@
 //! The trait that every op implements: what it is and how it runs. What it is tested with is [`Cases`](crate::cases::Cases).
 
+use crate::magnitudes::Lines;
 use crate::pointwise::expression::Pointwise;
 use crate::reduce::fold::Fold;
 use crate::{AnyOp, AnyTensor, Attr, Attrs, CudaKernel, custom, fused};
@@ -101,6 +102,11 @@ pub struct CudaRun<'a> {
     pub workspace: u64,
     /// The prologue and the epilogue that the kernels are to take in, for ops that [can](Op::fused_modules).
     pub fused: fused::FusedCode<'a>,
+    /// Lines of the output whose largest magnitudes the kernels leave besides, and at which address, for ops that
+    /// [can](Op::leaving_modules).
+    pub leaves: Option<(Lines, u64)>,
+    /// Where the magnitudes lie that the op [reads](Op::reads_magnitudes) of its first two inputs; 0 if they are not there.
+    pub magnitudes: [u64; 2],
 }
 
 /// What is known of the entries of a value of indices before it is computed, so that ops that read at them need not
@@ -202,6 +208,19 @@ pub trait Op: Clone + PartialEq + Debug + Sized {
     /// The CUDA modules with a prologue and an epilogue in their kernels, if these can take them in.
     #[doc(hidden)]
     fn fused_modules(&self, _ins: &[Meta], _gpu: &Gpu, _fused: fused::FusedCode<'_>) -> Option<Vec<Source>> {
+        None
+    }
+
+    /// Lines of the first two inputs whose largest magnitudes the CUDA kernels need. If they are there, [`CudaRun::magnitudes`] says
+    /// where; otherwise the kernels find them.
+    #[doc(hidden)]
+    fn reads_magnitudes(&self, _ins: &[Meta], _gpu: &Gpu) -> [Option<Lines>; 2] {
+        [None; 2]
+    }
+
+    /// The CUDA modules whose kernels leave the largest magnitudes of these lines of the value besides, if there are such kernels.
+    #[doc(hidden)]
+    fn leaving_modules(&self, _ins: &[Meta], _gpu: &Gpu, _lines: Lines) -> Option<Vec<Source>> {
         None
     }
 

@@ -10,7 +10,7 @@ use dittograd_device::{AnyBuffer, Backend, Buffer, DType, Device, Meta, ReadSet,
 use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, Result};
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::{AnyOp, Gpu, Kernel, Recorder, Val, check_bound, pointwise};
+use dittograd_ops::{AnyOp, Gpu, Kernel, Lines, Recorder, Val, check_bound, pointwise};
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
 
@@ -64,7 +64,7 @@ impl Compiled {
         let outside = Outside::of(&graph, device)?;
         let limits = outside.limits(&graph, as_traced)?;
         let in_place = in_place::rewrite(graph, &wanted, device);
-        let mut draft = Draft::of(&in_place, &outside, device);
+        let mut draft = Draft::of(&in_place, &outside.of, device);
         let early = draft.keep(&wanted, outputs.len(), &effects, device);
         let block = draft.placed(device);
         let instructions = draft.instructions(&block, device);
@@ -135,19 +135,17 @@ impl Graph {
     ) -> Result<Vec<cuda::Source>> {
         let Backend::Cuda(cuda) = device.backend() else { return Ok(Vec::new()) };
         let mut wanted = outputs.to_vec();
-        let compiled = match passes {
-            Some(passes) => {
-                let graph = passes.without(Pass::Constants).run(self, &mut wanted, device)?;
-                Some(in_place::rewrite(graph, &wanted, device).graph)
-            }
-            None => None,
-        };
-        let graph = compiled.as_ref().unwrap_or(self);
-        let ops = graph.nodes().iter().filter_map(|node| match &node.what {
-            What::Op(op, ins) => Some((op, graph.metas(ins))),
+        if let Some(passes) = passes {
+            let graph = passes.without(Pass::Constants).run(self, &mut wanted, device)?;
+            let in_place = in_place::rewrite(graph, &wanted, device);
+            let draft = Draft::of(&in_place, &vec![None; in_place.graph.size()], device);
+            return Ok(modules_of(draft.steps.iter().map(Step::for_modules), &Gpu::of(cuda)));
+        }
+        let ops = self.nodes().iter().filter_map(|node| match &node.what {
+            What::Op(op, ins) => Some((op, self.metas(ins), None)),
             What::Leaf(_) => None,
         });
-        Ok(modules_of(ops.filter(|(op, metas)| op.view(metas).is_none()), &Gpu::of(cuda)))
+        Ok(modules_of(ops.filter(|(op, metas, _)| op.view(metas).is_none()), &Gpu::of(cuda)))
     }
 }
 
@@ -274,6 +272,10 @@ struct Step {
     meta: Meta,
     workspace: usize,
     in_place: bool,
+    /// Lines of the value whose largest magnitudes are left, and the request for them.
+    leaves: Option<(Lines, usize)>,
+    /// Those of the first two inputs: the request, and how many.
+    magnitudes: [Option<(usize, usize)>; 2],
 }
 
 /// A program before the block is laid out.
@@ -284,17 +286,20 @@ struct Draft {
     spots: Vec<Spot>,
     /// Steps until each value is there.
     ready: Vec<usize>,
+    /// Where each value begins in what its last step wrote.
+    offsets: Vec<usize>,
     /// Words of all values.
     total: usize,
 }
 
 impl Draft {
-    fn of(in_place: &InPlace, outside: &Outside, device: &Device) -> Draft {
+    /// The steps of a program, of whose values `outside` says which are buffers.
+    fn of(in_place: &InPlace, outside: &[Option<usize>], device: &Device) -> Draft {
         let graph = &in_place.graph;
         let spot = |o: &Option<usize>| Spot::Outside(o.unwrap_or(usize::MAX), 0);
-        let spots = outside.of.iter().map(spot).collect();
-        let ready = vec![0; graph.size()];
-        let mut draft = Draft { steps: Vec::new(), requests: Vec::new(), spots, ready, total: 0 };
+        let spots = outside.iter().map(spot).collect();
+        let (ready, offsets) = (vec![0; graph.size()], vec![0; graph.size()]);
+        let mut draft = Draft { steps: Vec::new(), requests: Vec::new(), spots, ready, offsets, total: 0 };
         for (i, node) in graph.nodes().iter().enumerate() {
             let What::Op(op, ins) = &node.what else { continue };
             let metas = graph.metas(ins);
@@ -302,6 +307,7 @@ impl Draft {
             if let Some(start) = op.view(&metas) {
                 draft.spots[i] = draft.spots[ins[0].0 as usize].moved(start);
                 draft.ready[i] = draft.ready[ins[0].0 as usize];
+                draft.offsets[i] = draft.offsets[ins[0].0 as usize] + start;
                 continue;
             }
             draft.push(i, node.meta, op, (ins, &metas), in_place.is_over[i], device);
@@ -355,6 +361,7 @@ impl Draft {
         device: &Device,
     ) {
         let (now, words) = (self.steps.len(), meta.shape.numel());
+        let magnitudes = self.magnitudes(op, ins, metas, device);
         let ins: Vec<(Spot, Meta)> =
             ins.iter().map(|v| self.spots[v.0 as usize]).zip(metas.iter().copied()).collect();
         let out = match ins.first().and_then(|first| first.0.request()).filter(|_| in_place) {
@@ -371,7 +378,40 @@ impl Draft {
         self.total += words;
         self.spots[i] = Spot::Request(out, 0);
         let workspace = self.requests.len() - 1;
-        self.steps.push(Step { op: op.clone(), ins, out, meta, workspace, in_place });
+        let op = op.clone();
+        self.steps.push(Step { op, ins, out, meta, workspace, in_place, leaves: None, magnitudes });
+    }
+
+    /// Has the steps that make the inputs of the next one leave the largest magnitudes that it needs, as far as they can.
+    fn magnitudes(
+        &mut self,
+        op: &AnyOp,
+        ins: &[Val],
+        metas: &[Meta],
+        device: &Device,
+    ) -> [Option<(usize, usize)>; 2] {
+        let Some(gpu) = device.as_cuda().map(|cuda| Gpu::of(cuda)) else { return [None; 2] };
+        let (now, wanted) = (self.steps.len(), op.reads_magnitudes(metas, &gpu));
+        let mut found = [None; 2];
+        for ((found, v), lines) in found.iter_mut().zip(ins).zip(wanted) {
+            let (Some(lines), Some(maker)) = (lines, self.ready[v.0 as usize].checked_sub(1)) else {
+                continue;
+            };
+            let lines = Lines { start: self.offsets[v.0 as usize], ..lines };
+            let step = &mut self.steps[maker];
+            let request = match step.leaves {
+                Some((left, request)) if left == lines => request,
+                None if step.can_leave(lines, &gpu) => {
+                    self.requests.push(Request { words: lines.count, from: maker, to: maker });
+                    step.leaves = Some((lines, self.requests.len() - 1));
+                    self.requests.len() - 1
+                }
+                _ => continue,
+            };
+            self.requests[request].to = now;
+            *found = Some((request, lines.count));
+        }
+        found
     }
 
     /// Lays out the block.
@@ -380,8 +420,12 @@ impl Draft {
             Backend::Cuda(_) => {
                 let mut flow = Flow::default();
                 for step in &self.steps {
-                    let reads: Vec<usize> = step.ins.iter().filter_map(|i| i.0.request()).collect();
-                    flow.push(&reads, &[step.out, step.workspace]);
+                    let known = step.magnitudes.iter().flatten().map(|m| m.0);
+                    let reads: Vec<usize> =
+                        step.ins.iter().filter_map(|i| i.0.request()).chain(known).collect();
+                    let left = step.leaves.map(|l| l.1);
+                    let writes: Vec<usize> = [step.out, step.workspace].into_iter().chain(left).collect();
+                    flow.push(&reads, &writes);
                 }
                 place_apart(&self.requests, &flow)
             }
@@ -403,6 +447,8 @@ impl Draft {
                 meta: step.meta,
                 workspace: (block.starts[step.workspace], self.requests[step.workspace].words),
                 in_place: step.in_place,
+                leaves: step.leaves.map(|(lines, request)| (lines, block.starts[request])),
+                magnitudes: step.magnitudes.map(|m| m.map(|(request, count)| (block.starts[request], count))),
             }
         };
         std::mem::take(&mut self.steps).into_iter().map(instruction).collect()
@@ -410,6 +456,17 @@ impl Draft {
 }
 
 impl Step {
+    /// What its modules depend on.
+    fn for_modules(&self) -> (&AnyOp, Vec<Meta>, Option<Lines>) {
+        (&self.op, self.ins.iter().map(|i| i.1).collect(), self.leaves.map(|l| l.0))
+    }
+
+    /// Whether its kernels can leave the largest magnitudes of these lines.
+    fn can_leave(&self, lines: Lines, gpu: &Gpu) -> bool {
+        let metas: Vec<Meta> = self.ins.iter().map(|i| i.1).collect();
+        self.op.leaving_modules(&metas, gpu, lines).is_some()
+    }
+
     /// The kernel on the CPU, if it is not the op's own.
     fn kernel(&self, metas: &[Meta]) -> Option<Kernel> {
         match &self.op {

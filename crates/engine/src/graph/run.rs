@@ -13,7 +13,9 @@ use dittograd_numerics::environment;
 use dittograd_numerics::error::{Error, ErrorKind, Result};
 use dittograd_numerics::reserve::{copied, filled};
 use dittograd_numerics::shape::Shape;
-use dittograd_ops::{AnyOp, CpuRun, CudaRun, Gpu, Kernel, PerInput, check_bound, check_indices, launch};
+use dittograd_ops::{
+    AnyOp, CpuRun, CudaRun, Gpu, Kernel, Lines, PerInput, check_bound, check_indices, launch,
+};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,12 +48,16 @@ pub(super) struct Instruction {
     pub workspace: (usize, usize),
     /// The value is written over the first input. A kernel on the CPU then gets the others as its inputs.
     pub in_place: bool,
+    /// Lines of the value whose largest magnitudes are left, and where in the block.
+    pub leaves: Option<(Lines, usize)>,
+    /// Where in the block those of the first two inputs are, and how many.
+    pub magnitudes: [Option<(usize, usize)>; 2],
 }
 
 /// The words of the block that an instruction reads and writes, as ranges.
 struct Uses {
     reads: Vec<Range<usize>>,
-    writes: [Range<usize>; 2],
+    writes: [Range<usize>; 3],
 }
 
 impl Uses {
@@ -67,19 +73,23 @@ impl Uses {
     }
 }
 
-/// The modules of ops with their inputs.
+/// The modules of ops with their inputs, and with the lines whose magnitudes they leave.
 pub(super) fn modules_of<'a>(
-    ops: impl Iterator<Item = (&'a AnyOp, Vec<Meta>)>,
+    ops: impl Iterator<Item = (&'a AnyOp, Vec<Meta>, Option<Lines>)>,
     gpu: &Gpu,
 ) -> Vec<cuda::Source> {
-    let mut seen: Vec<(&AnyOp, Vec<Meta>)> = Vec::new();
+    let mut seen: Vec<(&AnyOp, Vec<Meta>, Option<Lines>)> = Vec::new();
     for op in ops {
         // The layers of a model are mostly alike.
         if !seen.contains(&op) {
             seen.push(op);
         }
     }
-    seen.iter().flat_map(|(op, metas)| op.cuda_modules(metas, gpu)).collect()
+    let modules = |(op, metas, lines): &(&AnyOp, Vec<Meta>, Option<Lines>)| {
+        let leaving = lines.and_then(|lines| op.leaving_modules(metas, gpu, lines));
+        leaving.unwrap_or_else(|| op.cuda_modules(metas, gpu))
+    };
+    seen.iter().flat_map(modules).collect()
 }
 
 impl Instruction {
@@ -90,7 +100,12 @@ impl Instruction {
         };
         let out = self.out..self.out + self.meta.shape.numel();
         let workspace = self.workspace.0..self.workspace.0 + self.workspace.1;
-        Uses { reads: self.ins.iter().zip(&self.metas).filter_map(read).collect(), writes: [out, workspace] }
+        let left = self.leaves.map_or(0..0, |(lines, at)| at..at + lines.count);
+        let known = self.magnitudes.iter().flatten().map(|&(at, count)| at..at + count);
+        Uses {
+            reads: self.ins.iter().zip(&self.metas).filter_map(read).chain(known).collect(),
+            writes: [out, workspace, left],
+        }
     }
 }
 
@@ -156,7 +171,7 @@ impl Compiled {
     /// Captures the whole program on CUDA. Kernels are compiled first, side by side.
     pub(super) fn capture(&mut self) -> Result<()> {
         let Backend::Cuda(cuda) = self.device.backend() else { return Ok(()) };
-        let ops = self.instructions.iter().map(|i| (&i.op, i.metas.clone()));
+        let ops = self.instructions.iter().map(|i| (&i.op, i.metas.clone(), i.leaves.map(|l| l.0)));
         let mut modules = modules_of(ops, &Gpu::of(cuda));
         modules.extend(self.effects().flat_map(|e| e.effect.cuda_modules()));
         modules.sort();
@@ -280,6 +295,14 @@ impl Compiled {
             for (address, place) in ins.all_mut().iter_mut().zip(&i.ins) {
                 *address = self.address(*place)?;
             }
+            let leaves =
+                i.leaves.map(|(lines, at)| self.address(Place::Arena(at)).map(|address| (lines, address)));
+            let mut magnitudes = [0; 2];
+            for (address, known) in magnitudes.iter_mut().zip(&i.magnitudes) {
+                if let Some((at, _)) = known {
+                    *address = self.address(Place::Arena(*at))?;
+                }
+            }
             let run = CudaRun {
                 cuda,
                 metas: &i.metas,
@@ -288,6 +311,8 @@ impl Compiled {
                 out: self.address(Place::Arena(i.out))?,
                 workspace: self.address(Place::Arena(i.workspace.0))?,
                 fused: Default::default(),
+                leaves: leaves.transpose()?,
+                magnitudes,
             };
             match is_captured {
                 true => launch(&i.op, &run)?,

@@ -10,8 +10,12 @@ use dittograd_numerics::error::Result;
 use dittograd_numerics::functions;
 use dittograd_numerics::lane::cuda_function;
 
-const DIGITS_CU: &str =
-    concat!(include_str!("lists.cu"), include_str!("../matmul/digit_parts.cu"), include_str!("digits.cu"));
+const DIGITS_CU: &str = concat!(
+    include_str!("lists.cu"),
+    include_str!("../magnitudes.cu"),
+    include_str!("../matmul/digit_parts.cu"),
+    include_str!("digits.cu")
+);
 
 /// A kernel: its name, and what its text ends with.
 #[derive(Clone, Copy)]

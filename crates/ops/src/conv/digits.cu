@@ -1,14 +1,13 @@
 // Convolutions in digits, and the gradients of their kernels: modes `fast` and `turbo`, the same bits as the CPU.
 //
 // They are products whose sums run over k in any order, since sums of digits are exact. Rows are output channels of a group; columns are
-// (image, position), or for the gradient of a kernel (channel, tap). Three kernels follow each other:
-//   ditto_conv_first, ditto_conv_grad_first     the largest magnitude of each channel of an image, the digits of a convolution's kernel,
-//                                               and the table of k
-//   ditto_conv_boxes, ditto_conv_grad_digits    the digits of the other operands
-//   ditto_conv_product                          the product
+// (image, position), or for the gradient of a kernel (channel, tap). Kernels follow each other:
+//   ditto_conv_magnitudes                        the largest magnitude of each channel of an image, unless who wrote the image has left it
+//   ditto_conv_digits, ditto_conv_grad_digits    the digits of both operands, and the table of k
+//   ditto_conv_product                           the product
 //
 // This text is compiled at run time behind a few `#define` lines that pick one variant:
-//   DITTO_PART        0: the digits of a convolution; 1: those of a kernel's gradient; 2: the product
+//   DITTO_PART        0: magnitudes; 1: the digits of a convolution; 2: those of a kernel's gradient; 3: the product
 //   DITTO_DIGITS      digits of a number: 3 in `fast`, 2 in `turbo`
 //   LEAST_EXPONENT    the contract's
 //   DITTO_VECTOR      1: channels are aligned and multiples of 4 long
@@ -16,7 +15,7 @@
 //   DITTO_LINES       channels of the source whose digits a block of threads makes for a gradient: 1 or 4
 //   DITTO_GRAD        1: the product is the gradient of a kernel
 //   DITTO_HOPPER      1: `wgmma`, which compute capability 9.0 has; 0: `mma.sync`
-//   DITTO_WM, _WN     of a tile, down and across: warps, or with `wgmma` warp groups
+//   DITTO_WM, _WN     of a tile, down and across: warps, or with `wgmma` warp groups, one across
 //   DITTO_STAGES      blocks of digits in shared memory
 //   DITTO_VC          1: 8-byte stores of the product's results
 //   MOST_AXES         of an image
@@ -94,33 +93,15 @@ struct Axes {
     }
 };
 
-#if DITTO_PART < 2
+#if DITTO_PART < 3
 
 // Images of some channels, as given.
 struct Images {
     const float* x;
-    i64 channels, plane;  // of all groups, and the floats of a channel
-    unsigned* maxima;     // [image][channel]
-    i64 lines;            // images * channels
+    i64 channels, plane;         // of all groups, and the floats of a channel
+    const unsigned* magnitudes;  // [image][channel]
+    i64 lines;                   // images * channels
 };
-
-// The largest magnitudes of channels: a warp has one, or if they are long, all warps of the block have.
-__device__ __forceinline__ void maxima_of(const Images& s, i64 index, unsigned* shared) {
-    constexpr int WARPS = DITTO_WARPS, STEP = 32 * WARPS;
-    const i64 line = index * (8 / WARPS) + threadIdx.x / STEP;
-    const i64 length = line < s.lines ? s.plane : 0;
-    const float* from = s.x + line * s.plane;
-    float m = 0.0f;
-#pragma unroll 4
-    for (i64 at = threadIdx.x % STEP * 4; at < length; at += STEP * 4) m = larger(m, quad<DITTO_VECTOR>(from, at, length));
-    unsigned largest = largest_of_warp(m);
-    if (WARPS > 1) {
-        shared[threadIdx.x / 32] = largest;
-        __syncthreads();
-        largest = __reduce_max_sync(~0u, shared[threadIdx.x % 8]);
-    }
-    if (threadIdx.x % STEP == 0 && line < s.lines) s.maxima[line] = largest;
-}
 
 // The largest of `count` magnitudes, `stride` apart, for all lanes of a warp.
 __device__ __forceinline__ unsigned largest_of(const unsigned* x, i64 count, i64 stride) {
@@ -129,32 +110,23 @@ __device__ __forceinline__ unsigned largest_of(const unsigned* x, i64 count, i64
     return __reduce_max_sync(~0u, largest);
 }
 
-// Sixteen numbers, `step` apart from `from` on, of which those from `low` on and before `high` are there; the others are 0.
-__device__ __forceinline__ void sixteen(Quad (&x)[4], const float* from, i64 step, int low, int high) {
-    if (low <= 0 && high >= 16 && step == 1 && (u64)from % 16 == 0) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-            const float4 v = ((const float4*)from)[i];
-            x[i] = {v.x, v.y, v.z, v.w};
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < 16; ++i, from += step) x[i / 4].v[i % 4] = i >= low && i < high ? *from : 0.0f;
-    }
-}
-
-// Writes 16 bytes of each digit, `apart` bytes from one digit to the next.
-__device__ __forceinline__ void put(const Quad (&x)[4], float scale, unsigned char* to, i64 apart) {
-    unsigned words[4][DIGITS];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) split(x[i], scale, words[i]);
-#pragma unroll
-    for (int d = 0; d < DIGITS; ++d) *(uint4*)(to + d * apart) = make_uint4(words[0][d], words[1][d], words[2][d], words[3][d]);
-}
-
 #endif
 
 #if DITTO_PART == 0
+
+// A warp has a channel of an image, or if channels are long, all warps of a block have.
+extern "C" __global__ void __launch_bounds__(256) ditto_conv_magnitudes(const __grid_constant__ Images s, unsigned* magnitudes) {
+    constexpr int WARPS = DITTO_WARPS, STEP = 32 * WARPS;
+    const i64 line = (i64)blockIdx.x * (8 / WARPS) + threadIdx.x / STEP;
+    const i64 length = line < s.lines ? s.plane : 0;
+    const float* from = s.x + line * s.plane;
+    float m = 0.0f;
+#pragma unroll 4
+    for (i64 at = threadIdx.x % STEP * 4; at < length; at += STEP * 4) m = larger(m, quad<DITTO_VECTOR>(from, at, length));
+    leave_magnitude<WARPS>(m, magnitudes + line, line < s.lines);
+}
+
+#elif DITTO_PART == 1
 
 struct Boxes {
     Images images;
@@ -174,12 +146,12 @@ struct Kernel {
 };
 
 // The digits of a row of the kernel: a block of threads has it.
-__device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, const Axes& axes, i64 index, unsigned* shared) {
+__device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, const Axes& axes, i64 index) {
     const i64 group = index / w.pitch, row = index % w.pitch;
     const float* from = w.w + group * w.by_group + row * w.by_row;
     const bool in = row < w.rows;
     // Where the first taps are.
-    __shared__ unsigned places[64];
+    __shared__ unsigned shared[8], places[64];
     if (threadIdx.x < min(64u, (unsigned)s.taps)) places[threadIdx.x] = (unsigned)axes.weight(threadIdx.x);
     float m = 0.0f;
     // A row has fewer than 2^32 numbers.
@@ -207,24 +179,6 @@ __device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, c
     }
 }
 
-// Blocks: one for the table of k, then one for each row of the kernel, then those for the images.
-extern "C" __global__ void __launch_bounds__(256)
-ditto_conv_first(const __grid_constant__ Boxes s, const __grid_constant__ Kernel w, const __grid_constant__ Axes axes) {
-    __shared__ unsigned shared[8];
-    const i64 index = blockIdx.x, rows = w.groups * w.pitch;
-    if (index == 0) {
-        const unsigned chunks = (unsigned)s.padded / 16;
-        for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 256) {
-            const unsigned tap = q / chunks;
-            s.table[q] = tap < s.taps ? axes.tap(tap) * s.padded + q % chunks * 16 : 0;
-        }
-    } else if (index <= rows) {
-        row_of_kernel(w, s, axes, index - 1, shared);
-    } else {
-        maxima_of(s.images, index - 1 - rows, shared);
-    }
-}
-
 // The largest of `count` magnitudes, for all 256 threads of the block.
 __device__ __forceinline__ unsigned largest_of_block(const unsigned* x, unsigned count) {
     __shared__ unsigned shared[8];
@@ -236,28 +190,51 @@ __device__ __forceinline__ unsigned largest_of_block(const unsigned* x, unsigned
     return __reduce_max_sync(~0u, shared[threadIdx.x % 8]);
 }
 
-// A warp has 32 places of a box and 16 channels.
-extern "C" __global__ void __launch_bounds__(256) ditto_conv_boxes(const __grid_constant__ Boxes s, const __grid_constant__ Axes axes) {
+// The digits of a part of a box: a warp has 16 places and 32 channels, so that 32 bytes of each digit are written together.
+__device__ __forceinline__ void part_of_box(const Boxes& s, const Axes& axes, unsigned index) {
     // There are fewer than 2^31 blocks of threads.
-    const unsigned chunks = (unsigned)s.padded / 16, units = ((unsigned)s.box + 31) / 32 * chunks, each = (units + 7) / 8;
-    const unsigned unit = blockIdx.x % each * 8 + threadIdx.x / 32;
-    const i64 item = blockIdx.x / each;
+    const unsigned chunks = (unsigned)s.padded / 16, pairs = (chunks + 1) / 2, units = ((unsigned)s.box + 15) / 16 * pairs, each = (units + 7) / 8;
+    const unsigned unit = index % each * 8 + threadIdx.x / 32;
+    const i64 item = index / each;
     const unsigned channels = (unsigned)s.images.channels / (unsigned)s.groups;
-    const int e = exponent_of(largest_of_block(s.images.maxima + item * channels, channels));
-    if (unit == 0 && threadIdx.x == 0) s.exponents[item] = e;
-    if (unit >= units) return;
-    const unsigned column = unit / chunks, chunk = unit - column * chunks;
-    const i64 place = column * 32 + threadIdx.x % 32;
-    if (place >= s.box) return;
-    const i64 at = axes.source((unsigned)place);
-    const int count = at >= 0 ? (int)(channels - chunk * 16) : 0;
+    const unsigned column = unit / pairs, chunk = (unit - column * pairs) * 2 + threadIdx.x % 32 / 16;
+    const i64 place = column * 16 + threadIdx.x % 16;
+    const i64 at = place < s.box ? axes.source((unsigned)place) : -1;
     const float* from = s.images.x + (item * channels + chunk * 16) * s.images.plane + at;
+    const int count = at >= 0 ? (int)channels - (int)chunk * 16 : 0;
+    // The numbers are under way while the scale is found.
     Quad x[4];
-    sixteen(x, from, s.images.plane, 0, count);
-    put(x, scale_of(e), s.digits + (item * DIGITS * s.box + place) * s.padded + chunk * 16, s.box * s.padded);
+#pragma unroll
+    for (int i = 0; i < 16; ++i, from += s.images.plane) x[i / 4].v[i % 4] = i < count ? *from : 0.0f;
+    const int e = exponent_of(largest_of_block(s.images.magnitudes + item * channels, channels));
+    if (unit == 0 && threadIdx.x == 0) s.exponents[item] = e;
+    if (place >= s.box || chunk >= chunks) return;
+    unsigned words[4][DIGITS];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) split(x[i], scale_of(e), words[i]);
+    unsigned char* to = s.digits + (item * DIGITS * s.box + place) * s.padded + chunk * 16;
+#pragma unroll
+    for (int d = 0; d < DIGITS; ++d, to += s.box * s.padded) *(uint4*)to = make_uint4(words[0][d], words[1][d], words[2][d], words[3][d]);
 }
 
-#elif DITTO_PART == 1
+// Blocks: one for the table of k, then one for each row of the kernel, then those for the images.
+extern "C" __global__ void __launch_bounds__(256)
+ditto_conv_digits(const __grid_constant__ Boxes s, const __grid_constant__ Kernel w, const __grid_constant__ Axes axes) {
+    const i64 index = blockIdx.x, rows = w.groups * w.pitch;
+    if (index == 0) {
+        const unsigned chunks = (unsigned)s.padded / 16;
+        for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 256) {
+            const unsigned tap = q / chunks;
+            s.table[q] = tap < s.taps ? axes.tap(tap) * s.padded + q % chunks * 16 : 0;
+        }
+    } else if (index <= rows) {
+        row_of_kernel(w, s, axes, index - 1);
+    } else {
+        part_of_box(s, axes, (unsigned)(index - 1 - rows));
+    }
+}
+
+#elif DITTO_PART == 2
 
 // Of the gradient of a kernel: both operands, and how they lie.
 struct Grad {
@@ -271,66 +248,108 @@ struct Grad {
     i64* table;
 };
 
-// Blocks: one for the table of k, then those for both operands.
-extern "C" __global__ void __launch_bounds__(256)
-ditto_conv_grad_first(const __grid_constant__ Grad s, const __grid_constant__ Axes axes, i64 first) {
-    __shared__ unsigned shared[8];
-    const i64 index = blockIdx.x;
-    if (index == 0) {
-        const unsigned of_line = (unsigned)s.width / 16, of_image = (unsigned)s.lines * of_line;
-        for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 256) {
+// Sixteen numbers, `step` apart from `from` on, of which those from `low` on and before `high` are there; the others are 0. `whole`: four numbers
+// that lie together and at a multiple of 16 bytes can be read if one of them is there.
+__device__ __forceinline__ void sixteen(Quad (&x)[4], const float* from, i64 step, int low, int high, bool whole) {
+    if (step == 1 && whole) {
+        const int shift = (int)((u64)from / 4 % 4);
+        float v[20];
+#pragma unroll
+        for (int i = 0; i < 5; ++i) {
+            const int first = i * 4 - shift;
+            const bool in = first + 3 >= low && first < high && first < 16;
+            const float4 f = in ? *(const float4*)(from + first) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            v[i * 4] = f.x, v[i * 4 + 1] = f.y, v[i * 4 + 2] = f.z, v[i * 4 + 3] = f.w;
+        }
+#pragma unroll
+        for (int i = 0; i < 18; ++i) v[i] = shift & 2 ? v[i + 2] : v[i];
+#pragma unroll
+        for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = shift & 1 ? v[i + 1] : v[i];
+        if (low > 0 || high < 16)
+#pragma unroll
+            for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = i >= low && i < high ? x[i / 4].v[i % 4] : 0.0f;
+    } else {
+#pragma unroll
+        for (int i = 0; i < 16; ++i, from += step) x[i / 4].v[i % 4] = i >= low && i < high ? *from : 0.0f;
+    }
+}
+
+// Writes 16 bytes of each digit, `apart` bytes from one digit to the next.
+__device__ __forceinline__ void put(const Quad (&x)[4], float scale, unsigned char* to, i64 apart) {
+    unsigned words[4][DIGITS];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) split(x[i], scale, words[i]);
+#pragma unroll
+    for (int d = 0; d < DIGITS; ++d) *(uint4*)(to + d * apart) = make_uint4(words[0][d], words[1][d], words[2][d], words[3][d]);
+}
+
+// Whether `sixteen` can read four numbers of images together.
+__device__ __forceinline__ bool are_whole(const Images& s) { return (u64)s.x % 16 == 0 && s.lines * s.plane % 4 == 0; }
+
+// Blocks: one for the table of k, then one for each DITTO_LINES rows of a run of the gradient, then one for each DITTO_LINES lines of the source,
+// a channel of an image each. `inner`: the innermost axis, of which `axes` has none.
+extern "C" __global__ void __launch_bounds__(128)
+ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ Axes axes, const __grid_constant__ Axis inner) {
+    constexpr unsigned EACH = 128 / DITTO_LINES;
+    // All counts are below 2^31. Rows are multiples of 8.
+    const i64 runs = (s.images + s.run - 1) / s.run, rows = runs * s.groups * s.pitch, index = ((i64)blockIdx.x - 1) * DITTO_LINES + threadIdx.x / EACH;
+    const unsigned of_line = (unsigned)s.width / 16, of_image = (unsigned)s.lines * of_line, thread = threadIdx.x % EACH;
+    // Numbers are under way while their scale is found.
+    Quad x[4];
+    if (blockIdx.x == 0) {
+        for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 128) {
             const unsigned rest = q % of_image;
             const i64 image = q / of_image;
             s.table[q] = image * s.source.channels * DIGITS * s.box * s.width + axes.place(rest / of_line).box * s.width + rest % of_line * 16;
         }
-    } else if (index <= first) {
-        maxima_of(s.g, index - 1, shared);
-    } else {
-        maxima_of(s.source, index - 1 - first, shared);
-    }
-}
-
-// Blocks: one for each run and row of the gradient, then one for each DITTO_LINES lines of the source, a channel of an image each. `inner`: the
-// innermost axis, of which `axes` has none.
-extern "C" __global__ void __launch_bounds__(128)
-ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ Axes axes, const __grid_constant__ Axis inner) {
-    // All counts are below 2^31.
-    const i64 runs = (s.images + s.run - 1) / s.run, rows = runs * s.groups * s.pitch;
-    const unsigned of_line = (unsigned)s.width / 16;
-    Quad x[4];
-    if (blockIdx.x < rows) {
-        const i64 item = blockIdx.x / s.pitch, row = blockIdx.x % s.pitch, run = item / s.groups, group = item % s.groups;
+    } else if (index < rows) {
+        const i64 item = index / s.pitch, row = index % s.pitch, run = item / s.groups, group = item % s.groups;
         const i64 image = run * s.run, count = min(s.run, s.images - image), channel = group * s.rows + row;
-        const bool in = row < s.rows;
-        const int e = exponent_of(in ? largest_of(s.g.maxima + image * s.g.channels + channel, count, s.g.channels) : 0);
-        if (threadIdx.x == 0) s.g_exponents[blockIdx.x] = e;
-        const unsigned of_image = (unsigned)s.lines * of_line;
-        for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 128) {
+        const bool in = row < s.rows, whole = are_whole(s.g);
+        const unsigned units = (unsigned)s.blocks * 4;
+        auto load = [&](unsigned q) {
             const unsigned of = q / of_image, rest = q - of * of_image, line = rest / of_line, place = (rest - line * of_line) * 16;
             const float* from = s.g.x + ((image + of) * s.g.channels + channel) * s.g.plane + line * inner.positions + place;
-            sixteen(x, from, 1, 0, in && of < count ? (int)inner.positions - (int)place : 0);
+            sixteen(x, from, 1, 0, in && of < count ? (int)inner.positions - (int)place : 0, whole);
+        };
+        unsigned q = thread;
+        if (q < units) load(q);
+        const int e = exponent_of(in ? largest_of(s.g.magnitudes + image * s.g.channels + channel, count, s.g.channels) : 0);
+        if (thread == 0) s.g_exponents[index] = e;
+        while (q < units) {
             unsigned char* to = s.g_digits + ((item * s.blocks + q / 4) * DIGITS * s.pitch + row) * KB + word_at(row, (int)(q % 4 * 4));
             put(x, scale_of(e), to, s.pitch * KB);
+            if ((q += EACH) < units) load(q);
         }
     } else {
-        constexpr unsigned EACH = 128 / DITTO_LINES;
-        const i64 line = (blockIdx.x - rows) * DITTO_LINES + threadIdx.x / EACH, image = line / s.source.channels, channel = line % s.source.channels;
+        const i64 line = index - rows, image = line / s.source.channels, channel = line % s.source.channels;
         if (line >= s.source.lines) return;
         const i64 run = image / s.run, begin = run * s.run, count = min(s.run, s.images - begin);
-        const int e = exponent_of(largest_of(s.source.maxima + begin * s.source.channels + channel, count, s.source.channels));
-        if (threadIdx.x % EACH == 0) s.source_exponents[run * s.source.channels + channel] = e;
         const float* channel_at = s.source.x + line * s.source.plane;
+        const bool whole = are_whole(s.source);
         const unsigned boxes = (unsigned)s.box, units = boxes * (unsigned)inner.taps * of_line;
-        for (unsigned unit = threadIdx.x % EACH; unit < units; unit += EACH) {
-            const unsigned rest = unit / of_line, tap = rest / boxes, box = rest - tap * boxes, place = (unit - rest * of_line) * 16;
-            const int step = (int)inner.step, begin = (int)place * step + (int)inner.first + (int)tap * (int)inner.tap_step;
-            const i64 outer = axes.source(box);
+        struct Unit { unsigned tap, box, place; };
+        auto unit_at = [&](unsigned unit) {
+            const unsigned rest = unit / of_line, tap = rest / boxes;
+            return Unit{tap, rest - tap * boxes, (unit - rest * of_line) * 16};
+        };
+        auto load = [&](const Unit& u) {
+            const int step = (int)inner.step, begin = (int)u.place * step + (int)inner.first + (int)u.tap * (int)inner.tap_step;
+            const i64 outer = axes.source(u.box);
             // Those in the image are a range, too.
             const int source = (int)inner.source, before = (max(-begin, 0) + step - 1) / step, in = (max(source - begin, 0) + step - 1) / step;
-            const int there = outer >= 0 ? min((int)inner.positions - (int)place, in) : 0;
-            sixteen(x, channel_at + outer * inner.source + begin, step, before, there);
-            const i64 size = s.box * s.width;
-            put(x, scale_of(e), s.copies + (tap * s.images * s.source.channels + line) * DIGITS * size + box * s.width + place, size);
+            const int there = outer >= 0 ? min((int)inner.positions - (int)u.place, in) : 0;
+            sixteen(x, channel_at + outer * inner.source + begin, step, before, there, whole);
+        };
+        unsigned unit = thread;
+        Unit u = unit_at(unit);
+        if (unit < units) load(u);
+        const int e = exponent_of(largest_of(s.source.magnitudes + begin * s.source.channels + channel, count, s.source.channels));
+        if (thread == 0) s.source_exponents[run * s.source.channels + channel] = e;
+        const i64 size = s.box * s.width;
+        while (unit < units) {
+            put(x, scale_of(e), s.copies + (u.tap * s.images * s.source.channels + line) * DIGITS * size + u.box * s.width + u.place, size);
+            if ((unit += EACH) < units) load(u = unit_at(unit));
         }
     }
 }
@@ -494,19 +513,21 @@ struct Tile {
 
 #if DITTO_HOPPER
 
-// DITTO_WM and _WN are warp groups, each with 64 rows and ACROSS columns.
-constexpr int CONSUMERS = DITTO_WM * DITTO_WN, BM = 64 * DITTO_WM, BN = ACROSS * DITTO_WN, STAGES = DITTO_STAGES;
+// DITTO_WM warp groups have 64 rows each of ACROSS columns.
+constexpr int CONSUMERS = DITTO_WM, BM = 64 * CONSUMERS, BN = ACROSS, STAGES = DITTO_STAGES;
 constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
-// One warp group that multiplies has as many registers as it can use.
-#define FEWER_REGISTERS if (CONSUMERS > 1) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;")
-#define MORE_REGISTERS if (CONSUMERS > 1) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;")
-// Columns that 128 threads copy at a time, and stages until a copy is waited for.
-constexpr int AT_ONCE = 32, PASSES = BN / AT_ONCE, LATER = 2;
+// Where one warp group multiplies, a multiprocessor has two blocks of threads: one multiplies while the other ends its tile.
+constexpr int RESIDENT = CONSUMERS > 1 ? 1 : 2;
+#define FEWER_REGISTERS asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(CONSUMERS > 1 ? 40 : 24))
+#define MORE_REGISTERS asm volatile("setmaxnreg.inc.sync.aligned.u32 232;")
+// Columns that 128 threads copy at a time, and stages until a copy is waited for. A stage is free when the next one is there and has begun.
+constexpr int AT_ONCE = 32, PASSES = BN / AT_ONCE, LATER = STAGES < 4 ? STAGES - 2 : 2;
+static_assert(STAGES > 2);
 
 // Thread mapping: warp group 0 copies digits into a ring of STAGES blocks, the others multiply. Rows of a block are one range for each digit;
 // columns are copied by cp.async, 64 bytes of one by four threads. A block of threads takes one tile after the other, so that the copies
 // for the next one go on while results are written.
-extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), 1)
+extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), RESIDENT)
 ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Axes axes, float* out, const float* __restrict__ bias EPILOGUE_PARAM) {
     extern __shared__ unsigned char raw[];
     __shared__ u64 full[STAGES], empty[STAGES];
@@ -584,20 +605,20 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
         for (; waiting > 0; --waiting) arrive();
     } else {
         MORE_REGISTERS;
-        const int mine = group - 1, down = mine % DITTO_WM * 64, across = mine / DITTO_WM * ACROSS, warp_row = down + thread / 32 * 16;
+        const int down = (group - 1) * 64, warp_row = down + thread / 32 * 16;
         const Result result = RESULT(out, bias);
         int phase = 0;
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
             barrier_wait(full + stage, phase);
             const Tile tile = tiles[turn];
-            const float* const scale = scales[turn] + across;
-            const i64* const place = places[turn] + across;
+            const float* const scale = scales[turn];
+            const i64* const place = places[turn];
             if (++turn > STAGES) turn = 0;
             const i64 row = tile.row + warp_row;
-            tile.expect<ACROSS / 2>(p, result, row, place);
+            tile.expect<BN / 2>(p, result, row, place);
             // What was in the registers is not needed any more.
-            int sums[WEIGHTS][ACROSS / 2] = {};
-            const unsigned char *const a = ring + down * KB, *const b = ring + SIZE_A + across * KB;
+            int sums[WEIGHTS][BN / 2];
+            const unsigned char *const a = ring + down * KB, *const b = ring + SIZE_A;
             multiply_stages<STAGES, STAGE>(sums, (int)tile.blocks, stage, phase, a, BM * KB, b, BN * KB, full, empty, thread == 0);
             tile.end(p, result, sums, row, scale, place);
         }

@@ -4,6 +4,7 @@
 use crate::Gpu;
 use crate::conv::plan::{Pointers, Step};
 use crate::fused::EpilogueCode;
+use crate::magnitudes::Lines;
 use crate::matmul;
 use crate::matmul::plan::{MAX_X, Problem, clamp, defines};
 use crate::workspace::Workspace;
@@ -15,6 +16,7 @@ use dittograd_numerics::error::Result;
 
 const DIGITS_CU: &str = concat!(
     include_str!("../matmul/results.cu"),
+    include_str!("../magnitudes.cu"),
     include_str!("../matmul/digit_parts.cu"),
     include_str!("../matmul/hopper_parts.cu"),
     include_str!("digits.cu")
@@ -23,9 +25,6 @@ const DIGITS_CU: &str = concat!(
 /// Terms of k in a block of digits, and in a group that is copied at a time.
 const BLOCK: usize = 64;
 const GROUP: usize = 16;
-
-/// Floats of a channel above which all warps of a block find its largest magnitude.
-const WARP_TERMS: usize = 4096;
 
 /// Threads of a block, but for the product's, and those that write the digits of a gradient.
 const THREADS: u32 = 256;
@@ -46,7 +45,8 @@ struct Tile {
     threads: usize,
     stages: usize,
     resident: usize,
-    /// Cycles of a block of digits, and to begin and to end a tile.
+    /// Cycles of a block of digits, where a multiprocessor has one tile and where it has as many as it can, and to begin and to end a tile.
+    alone: f64,
     block: f64,
     ends: f64,
 }
@@ -64,30 +64,33 @@ impl Tile {
             threads: 32 * down * across,
             stages: 3,
             resident: 2,
+            alone: 2400.0,
             block: 2400.0,
             ends: 3000.0,
         }
     }
 
-    /// With warp groups of 64 rows, by `wgmma`, and one more that copies.
-    fn of_groups(digits: Digits, down: usize, across: usize) -> Tile {
+    /// With warp groups of 64 rows below each other, by `wgmma`, and one more that copies.
+    fn of_groups(digits: Digits, down: usize) -> Tile {
         // A group that multiplies alone takes more than half as long as two, since the columns of a tile are copied for it alone.
-        let (width, block, ends) = match (digits, down * across) {
-            (Digits::Two, 1) => (128, 1100.0, 4500.0),
-            (Digits::Two, _) => (128, 1290.0, 5500.0),
-            (Digits::Three, 1) => (96, 1500.0, 4000.0),
-            (Digits::Three, _) => (96, 2010.0, 4800.0),
+        let (width, resident, alone, block, ends) = match (digits, down) {
+            (Digits::Two, 1) => (128, 2, 1100.0, 1500.0, 5000.0),
+            (Digits::Two, _) => (128, 1, 1290.0, 1290.0, 5000.0),
+            (Digits::Three, 1) => (96, 2, 1500.0, 2400.0, 4500.0),
+            (Digits::Three, _) => (96, 1, 2010.0, 2010.0, 4800.0),
         };
-        let [rows, columns] = [64 * down, width * across];
-        let stages = STAGES_BYTES / (digits.count() * (rows + columns) * BLOCK + columns * COLUMN_BYTES);
+        let [rows, columns] = [64 * down, width];
+        let stages =
+            STAGES_BYTES / resident / (digits.count() * (rows + columns) * BLOCK + columns * COLUMN_BYTES);
         Tile {
             hopper: true,
-            parts: [down, across],
+            parts: [down, 1],
             rows,
             columns,
-            threads: 128 * (1 + down * across),
+            threads: 128 * (1 + down),
             stages,
-            resident: 1,
+            resident,
+            alone,
             block,
             ends,
         }
@@ -97,10 +100,11 @@ impl Tile {
     fn best(digits: Digits, gpu: &Gpu, sizes: [usize; 2], items: usize, blocks: usize) -> Tile {
         let [m, n] = sizes;
         let of_warps = if m <= 32 { Tile::of_warps(1, 4) } else { Tile::of_warps(2, 2) };
-        let of_groups = [(2, 1), (1, 2), (1, 1)].map(|(down, across)| Tile::of_groups(digits, down, across));
+        let of_groups = [2, 1].map(|down| Tile::of_groups(digits, down));
         let time = |tile: &Tile| {
-            let waves = tile.count(m, n, items).div_ceil(tile.places(gpu.sm_count));
-            waves as f64 * (blocks as f64 * tile.block + tile.ends)
+            let count = tile.count(m, n, items);
+            let block = if count > gpu.sm_count as usize { tile.block } else { tile.alone };
+            count.div_ceil(tile.places(gpu.sm_count)) as f64 * (blocks as f64 * block + tile.ends)
         };
         let better = |best: Tile, tile: Tile| if time(&tile) < time(&best) { tile } else { best };
         of_groups.into_iter().filter(|_| gpu.hopper).fold(of_warps, better)
@@ -193,30 +197,50 @@ fn push_axes(args: &mut Args, axes: &[BoxAxis]) {
     push(args, &words);
 }
 
-/// Channels of images whose largest magnitudes are taken: where they are, channels of an image, floats of a channel, and images.
+/// Images: where they are, channels of each, floats of a channel, and where the largest magnitudes of channels are or will be.
 struct Images {
     x: u64,
     channels: usize,
     plane: usize,
     images: usize,
-    maxima: u64,
+    magnitudes: u64,
 }
 
 impl Images {
+    /// Input `i`. Its magnitudes are those that are known, else they will be at `own`.
+    fn input(at: &Pointers, i: usize, lines: Lines, images: usize, own: u64) -> Images {
+        let magnitudes = if at.magnitudes[i] == 0 { own } else { at.magnitudes[i] };
+        let channels = lines.count / images.max(1);
+        Images { x: at.ins[i], channels, plane: lines.length, images, magnitudes }
+    }
+
+    fn lines(&self) -> Lines {
+        Lines { start: 0, length: self.plane, count: self.images * self.channels }
+    }
+
     fn words(&self) -> [u64; 5] {
-        let lines = self.images * self.channels;
-        [self.x, self.channels as u64, self.plane as u64, self.maxima, lines as u64]
+        let lines = self.lines().count as u64;
+        [self.x, self.channels as u64, self.plane as u64, self.magnitudes, lines]
     }
 
-    /// Blocks of threads, if so many warps have a channel.
-    fn blocks(&self, warps: usize) -> usize {
-        (self.images * self.channels).div_ceil(8 / warps)
+    /// The launch that finds the magnitudes.
+    fn step(&self) -> Step {
+        let lines = self.lines();
+        let (warps, vector) = lines.shared_by();
+        let module =
+            defines(&[("PART", 0), ("DIGITS", 2), ("VECTOR", usize::from(vector == 4)), ("WARPS", warps)]);
+        let mut args = Args::new();
+        push(&mut args, &self.words());
+        args.ptr(self.magnitudes);
+        Step {
+            module: source(&module, None),
+            kernel: "ditto_conv_magnitudes",
+            grid: [clamp(lines.blocks(warps), MAX_X), 1, 1],
+            block: THREADS,
+            shared: 0,
+            args,
+        }
     }
-}
-
-/// Warps that find the largest magnitude of a channel.
-fn warps_of_channel(plane: usize) -> usize {
-    if plane > WARP_TERMS { 8 } else { 1 }
 }
 
 /// A convolution in digits.
@@ -232,7 +256,7 @@ pub(super) struct ColumnsPlan {
     tile: Tile,
     sm_count: u32,
     /// Where everything lies in the workspace, in words.
-    maxima: usize,
+    magnitudes: usize,
     item_exponents: usize,
     row_exponents: usize,
     table: usize,
@@ -248,7 +272,7 @@ impl ColumnsPlan {
         let (padded, pitch) = (channels.next_multiple_of(GROUP), rows.next_multiple_of(8));
         let blocks = (view.taps() * padded).div_ceil(BLOCK);
         let mut space = Workspace::default();
-        let maxima = space.take(batch * groups * channels);
+        let magnitudes = space.take(batch * groups * channels);
         let item_exponents = space.take(batch * groups);
         let row_exponents = space.take(groups * pitch);
         let table = space.take_bytes(blocks * BLOCK / GROUP * 8);
@@ -264,7 +288,7 @@ impl ColumnsPlan {
             blocks,
             tile: Tile::best(digits, gpu, [rows, batch * view.positions()], groups, blocks),
             sm_count: gpu.sm_count,
-            maxima,
+            magnitudes,
             item_exponents,
             row_exponents,
             table,
@@ -287,23 +311,11 @@ impl ColumnsPlan {
             return Ok(());
         }
         let address = |word: usize| at.workspace + 4 * word as u64;
-        let images = Images {
-            x: at.ins[0],
-            channels: groups * channels,
-            plane,
-            images: batch,
-            maxima: address(self.maxima),
-        };
-        let warps = warps_of_channel(plane);
-        let module = source(
-            &defines(&[
-                ("PART", 0),
-                ("DIGITS", self.digits.count()),
-                ("VECTOR", usize::from(plane.is_multiple_of(4))),
-                ("WARPS", warps),
-            ]),
-            None,
-        );
+        let lines = Lines { start: 0, length: plane, count: batch * groups * channels };
+        let images = Images::input(at, 0, lines, batch, address(self.magnitudes));
+        if at.magnitudes[0] == 0 {
+            f(images.step())?;
+        }
         let n = |x: usize| x as u64;
         let mut boxes = images.words().to_vec();
         boxes.extend([groups, self.padded, self.places].map(n));
@@ -317,20 +329,17 @@ impl ColumnsPlan {
         push(&mut args, &boxes);
         push(&mut args, &kernel);
         push_axes(&mut args, &self.axes);
-        let small = |kernel: &'static str, blocks: usize, args: Args| Step {
-            module: module.clone(),
-            kernel,
+        // A warp has 16 places and two groups of channels.
+        let units = self.places.div_ceil(16) * (self.padded / GROUP).div_ceil(2);
+        let blocks = 1 + groups * self.pitch + items * units.div_ceil(8);
+        f(Step {
+            module: source(&defines(&[("PART", 1), ("DIGITS", self.digits.count())]), None),
+            kernel: "ditto_conv_digits",
             grid: [clamp(blocks, MAX_X), 1, 1],
             block: THREADS,
             shared: 0,
             args,
-        };
-        f(small("ditto_conv_first", 1 + groups * self.pitch + images.blocks(warps), args))?;
-        let mut args = Args::new();
-        push(&mut args, &boxes);
-        push_axes(&mut args, &self.axes);
-        let units = self.places.div_ceil(32) * (self.padded / GROUP);
-        f(small("ditto_conv_boxes", items * units.div_ceil(8), args))?;
+        })?;
         let of_digit = self.places * self.padded;
         let of_group = self.digits.count() * of_digit;
         let pairs = view.is_dense() && positions.is_multiple_of(2);
@@ -395,7 +404,7 @@ impl Product {
     ) -> Step {
         let tile = &self.tile;
         let lines = defines(&[
-            ("PART", 2),
+            ("PART", 3),
             ("DIGITS", self.digits.count()),
             ("GRAD", usize::from(self.grad)),
             ("HOPPER", usize::from(tile.hopper)),
@@ -442,7 +451,7 @@ pub(super) struct GradPlan {
     tile: Tile,
     sm_count: u32,
     /// Where everything lies in the workspace, in words.
-    maxima: [usize; 2],
+    magnitudes: [usize; 2],
     exponents: [usize; 2],
     table: usize,
     rows: usize,
@@ -464,7 +473,7 @@ impl GradPlan {
         let (blocks, pitch) = ((run * lines * width).div_ceil(BLOCK), rows.next_multiple_of(8));
         let d = digits.count();
         let mut space = Workspace::default();
-        let maxima = [space.take(batch * groups * rows), space.take(batch * groups * channels)];
+        let magnitudes = [rows, channels].map(|of_group| space.take(batch * groups * of_group));
         let exponents = [space.take(runs * groups * pitch), space.take(runs * groups * channels)];
         let table = space.take_bytes(blocks * BLOCK / GROUP * 8);
         let of_rows = space.take_bytes(runs * groups * blocks * d * pitch * BLOCK);
@@ -484,7 +493,7 @@ impl GradPlan {
             blocks,
             tile: Tile::best(digits, gpu, [rows, channels * view.taps()], runs * groups, blocks),
             sm_count: gpu.sm_count,
-            maxima,
+            magnitudes,
             exponents,
             table,
             rows: of_rows,
@@ -503,50 +512,33 @@ impl GradPlan {
             return Ok(());
         }
         let address = |word: usize| at.workspace + 4 * word as u64;
-        let operand = |i: usize, channels: usize, plane: usize| Images {
-            x: at.ins[i],
-            channels: groups * channels,
-            plane,
-            images: batch,
-            maxima: address(self.maxima[i]),
+        let operand = |i: usize, channels: usize, plane: usize| {
+            let lines = Lines { start: 0, length: plane, count: batch * groups * channels };
+            Images::input(at, i, lines, batch, address(self.magnitudes[i]))
         };
-        let (g, from) = (operand(0, rows, positions), operand(1, channels, plane));
-        let warps = warps_of_channel(positions.max(plane));
+        let operands = [operand(0, rows, positions), operand(1, channels, plane)];
+        for (images, known) in operands.iter().zip(at.magnitudes) {
+            if known == 0 {
+                f(images.step())?;
+            }
+        }
         // Small images leave most threads of a block without work, so four channels share one.
         let units = self.places * self.inner.taps * self.width / GROUP;
         let of_block = if units < GRAD_THREADS as usize { 4 } else { 1 };
-        let lines = defines(&[
-            ("PART", 1),
-            ("DIGITS", self.digits.count()),
-            ("LINES", of_block),
-            ("VECTOR", usize::from(plane.is_multiple_of(4) && positions.is_multiple_of(4))),
-            ("WARPS", warps),
-        ]);
+        let lines = defines(&[("PART", 2), ("DIGITS", self.digits.count()), ("LINES", of_block)]);
         let module = source(&lines, None);
         let n = |x: usize| x as u64;
         let lines = positions / self.inner.positions.max(1);
-        let mut both = [g.words(), from.words()].concat();
+        let mut both = operands.map(|images| images.words()).concat();
         both.extend([batch, self.run, groups, rows, self.pitch, self.blocks].map(n));
         both.extend([lines, self.width, self.places].map(n));
         both.extend([self.exponents[0], self.exponents[1], self.rows, self.copies, self.table].map(address));
         let mut args = Args::new();
         push(&mut args, &both);
         push_axes(&mut args, &self.axes);
-        args.u64(g.blocks(warps) as u64);
-        f(Step {
-            module: module.clone(),
-            kernel: "ditto_conv_grad_first",
-            grid: [clamp(1 + g.blocks(warps) + from.blocks(warps), MAX_X), 1, 1],
-            block: THREADS,
-            shared: 0,
-            args,
-        })?;
-        let mut args = Args::new();
-        push(&mut args, &both);
-        push_axes(&mut args, &self.axes);
         let inner = BoxAxis { reach: Reach::of(self.inner), stride: 0 };
         push(&mut args, &inner.words());
-        let blocks = self.runs * groups * self.pitch + (batch * groups * channels).div_ceil(of_block);
+        let blocks = 1 + (self.runs * groups * self.pitch + batch * groups * channels).div_ceil(of_block);
         f(Step {
             module,
             kernel: "ditto_conv_grad_digits",

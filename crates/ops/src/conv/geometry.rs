@@ -347,6 +347,27 @@ impl Geometry {
         })
     }
 
+    /// A transposed convolution without taps, at all input positions.
+    pub(crate) fn unreached(&self) -> Gather {
+        let (rows, channels) = (self.channels_in, self.channels_out);
+        let axis = |l: &ConvAxis| Axis {
+            positions: l.input,
+            taps: 0,
+            source: l.output,
+            out: l.input,
+            w: l.kernel,
+            ..Axis::ONE
+        };
+        Gather {
+            view: View::new(self.axes().iter().map(axis)),
+            batch: self.images(),
+            groups: self.groups,
+            rows,
+            channels,
+            w_strides: [0; 3],
+        }
+    }
+
     /// The gradient of the kernel as a product.
     pub(crate) fn kernel_grad(&self) -> KernelGrad {
         KernelGrad {

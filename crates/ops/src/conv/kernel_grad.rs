@@ -2,6 +2,7 @@
 
 use super::geometry::{ConvWindow, Geometry, Sizes};
 use super::{Conv, ConvTranspose, image, inputs, plan};
+use crate::magnitudes::Lines;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, mismatch};
 use dittograd_device::cpu::conv::depthwise::DepthwiseGrad;
 use dittograd_device::cuda::Source;
@@ -93,6 +94,10 @@ impl Op for ConvKernelGrad {
 
     fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
         self.of(ins).map_or(Vec::new(), |g| plan::modules(&plan::kernel_grad(&g, gpu.numerics), gpu, None))
+    }
+
+    fn reads_magnitudes(&self, ins: &[Meta], gpu: &Gpu) -> [Option<Lines>; 2] {
+        self.of(ins).map_or([None; 2], |g| plan::reads_magnitudes(&plan::kernel_grad(&g, gpu.numerics)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dw: Val) -> Result<Vec<Option<Val>>> {

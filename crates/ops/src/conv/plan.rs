@@ -6,6 +6,7 @@ use crate::conv::depthwise;
 use crate::conv::depthwise::GradPlan;
 use crate::conv::digits::{self, ColumnsPlan};
 use crate::fused::{EpilogueCode, FusedCode};
+use crate::magnitudes::Lines;
 use crate::matmul;
 use crate::matmul::plan::{MAX_X, MAX_Z, Problem, Tile, choose, clamp, defines};
 use crate::matmul::variant;
@@ -88,8 +89,18 @@ pub(crate) fn forward(g: &Geometry, numerics: Numerics) -> Work {
 /// A transposed convolution.
 pub(crate) fn transposed(g: &Geometry, numerics: Numerics) -> Work {
     match g.transposed_digits(numerics) {
-        Some(digits) => Work::DigitColumns(digits, g.transposed().collect()),
-        None => Work::Columns { classes: g.transposed().collect(), turned: true },
+        Some(digits) => Work::DigitColumns(digits, classes(g)),
+        None => Work::Columns { classes: classes(g), turned: true },
+    }
+}
+
+/// The convolutions of a transposed one. Where several have no taps, all positions are filled at first, line by line, which takes less time than
+/// to write every other position of a line once for each of them.
+fn classes(g: &Geometry) -> Vec<Gather> {
+    let (empty, others): (Vec<Gather>, Vec<Gather>) = g.transposed().partition(|c| c.view.taps() == 0);
+    match empty.len() > 1 && !others.is_empty() {
+        true => [vec![g.unreached()], others].concat(),
+        false => [others, empty].concat(),
     }
 }
 
@@ -108,6 +119,8 @@ pub(crate) struct Pointers {
     pub bias: u64,
     pub out: u64,
     pub workspace: u64,
+    /// Of the largest magnitudes of the inputs' channels, where they are there.
+    pub magnitudes: [u64; 2],
 }
 
 /// One launch.
@@ -157,6 +170,21 @@ fn takes(work: &Work, gpu: &Gpu, epilogue: &EpilogueCode) -> bool {
     }
 }
 
+/// The lines of both inputs whose largest magnitudes the launches need: those of the channels that are written in digits.
+pub(crate) fn reads_magnitudes(work: &Work) -> [Option<Lines>; 2] {
+    let of = |channels: usize, plane: usize| Some(Lines { start: 0, length: plane, count: channels });
+    match work {
+        Work::Columns { .. } | Work::Grad(_) => [None; 2],
+        Work::DigitColumns(_, classes) => {
+            [classes.first().and_then(|g| of(g.batch * g.groups * g.channels, g.view.plane())), None]
+        }
+        Work::DigitGrad(_, grad) => {
+            let KernelGrad { view, batch, groups, rows, channels } = **grad;
+            [of(batch * groups * rows, view.positions()), of(batch * groups * channels, view.plane())]
+        }
+    }
+}
+
 /// Queues the launches.
 pub fn launch(work: &Work, run: &CudaRun<'_>) -> Result<()> {
     let pointers = Pointers {
@@ -164,6 +192,7 @@ pub fn launch(work: &Work, run: &CudaRun<'_>) -> Result<()> {
         bias: run.ins.get(2).copied().unwrap_or(0),
         out: run.out,
         workspace: run.workspace,
+        magnitudes: run.magnitudes,
     };
     steps(work, &pointers, &Gpu::of(run.cuda), run.fused.epilogue, &mut |step| {
         let kernel = run.cuda.kernel(&step.module.0, step.module.1, step.kernel)?;

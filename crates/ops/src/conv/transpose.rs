@@ -6,6 +6,7 @@ use super::{
     workspace_words,
 };
 use crate::fused::{FusedCode, Fusion};
+use crate::magnitudes::Lines;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Recorder, Val, mismatch};
 use dittograd_device::cpu::conv::depthwise::Depthwise;
 use dittograd_device::cuda::Source;
@@ -116,6 +117,10 @@ impl Op for ConvTranspose {
 
     fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {
         plan::fused_modules(&plan::transposed(&self.of(ins).ok()?, gpu.numerics), gpu, fused)
+    }
+
+    fn reads_magnitudes(&self, ins: &[Meta], gpu: &Gpu) -> [Option<Lines>; 2] {
+        self.of(ins).map_or([None; 2], |g| plan::reads_magnitudes(&plan::transposed(&g, gpu.numerics)))
     }
 
     fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {

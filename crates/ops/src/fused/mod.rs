@@ -9,6 +9,7 @@ mod code;
 pub use code::{EpilogueCode, FusedCode, PrologueCode};
 
 use crate::layout;
+use crate::magnitudes::Lines;
 use crate::pointwise::Add;
 use crate::pointwise::expression::Pointwise;
 use crate::pointwise::map::{self, Access, Map, access};
@@ -406,6 +407,14 @@ impl Op for Fused {
             modules.push(map::module(&e.program, &e.shape, &self.alone(e, ins)));
         }
         modules
+    }
+
+    // Nothing is inserted before the inputs of an op without a prologue.
+    fn reads_magnitudes(&self, ins: &[Meta], gpu: &Gpu) -> [Option<Lines>; 2] {
+        match self.prologue {
+            Some(_) => [None; 2],
+            None => self.op.reads_magnitudes(&self.metas(ins), gpu),
+        }
     }
 
     /// As those of the ops that it is made of; the values between them were not kept.

@@ -18,14 +18,6 @@ __device__ __forceinline__ int exponent_of(unsigned largest) {
     return max(e, LEAST_EXPONENT);
 }
 
-// The larger magnitude; NaN if one is.
-__device__ __forceinline__ float larger(float m, float x) {
-    asm("{.reg .f32 a; abs.f32 a, %1; max.NaN.f32 %0, %0, a;}" : "+f"(m) : "f"(x));
-    return m;
-}
-// Magnitudes are in order as integers too.
-__device__ __forceinline__ unsigned largest_of_warp(float m) { return __reduce_max_sync(~0u, __float_as_uint(m)); }
-
 struct Quad { float v[4]; };
 
 __device__ __forceinline__ float larger(float m, const Quad& x) {
@@ -70,24 +62,24 @@ __device__ __forceinline__ float scale_of(int e) { return e == NOT_FINITE ? 0.0f
 // Where word w of a row lies in its block.
 __device__ __forceinline__ int word_at(i64 row, int w) { return (w / 4 ^ (int)(row >> 1 & 3)) * 16 + w % 4 * 4; }
 
-// An exact sum: high * 2^LOW + low, where low has LOW bits.
+// An exact sum: high * 2^LOW and the lowest LOW bits of `low`.
 constexpr int LOW = 8 * DIGITS;
 struct Sum {
     int high;
     unsigned low;
 
     __device__ __forceinline__ Sum(int high, unsigned low) : high(high), low(low) {}
-    __device__ __forceinline__ explicit Sum(i64 exact) : high((int)(exact >> LOW)), low((unsigned)exact & ((1u << LOW) - 1)) {}
+    __device__ __forceinline__ explicit Sum(i64 exact) : high((int)(exact >> LOW)), low((unsigned)exact) {}
 
-    __device__ __forceinline__ i64 exact() const { return ((i64)high << LOW) + low; }
+    __device__ __forceinline__ i64 exact() const { return ((i64)high << LOW) + (low & ((1u << LOW) - 1)); }
 
-    // The nearest float32.
-    __device__ __forceinline__ float rounded() const {
-        if (DIGITS == 3) return __ll2float_rn(exact());
+    // The nearest float32 times `scale`, a power of two that is so large that the result is not subnormal.
+    __device__ __forceinline__ float rounded(float scale) const {
+        if (DIGITS == 3) return __fmul_rn(__ll2float_rn(exact()), scale);
         // Below 2^45 in size: two exact parts of 22 and 23 bits, added with one rounding.
         const float top = __int_as_float((high >> 7) + 0x4b400000) - 12582912.0f;
-        const float rest = __int_as_float((((unsigned)high << 16 | low) & 0x7fffff) | 0x4b000000) - 8388608.0f;
-        return __fmaf_rn(top, 8388608.0f, rest);
+        const float rest = __int_as_float((__byte_perm(low, high, 0x5410) & 0x7fffff) | 0x4b000000);
+        return __fmaf_rn(top, 8388608.0f * scale, __fmaf_rn(rest, scale, -8388608.0f * scale));
     }
 };
 
@@ -106,6 +98,10 @@ template <class F> __device__ __forceinline__ void all_pairs(F&& f) {
 
 // The exact sum of a result, of the sums of each weight: what is above 8 bits of one goes to the next.
 template <int N> __device__ __forceinline__ Sum total(const int (&sums)[WEIGHTS][N], int i) {
+    if (DIGITS == 2) {
+        const int middle = sums[1][i] + (sums[0][i] >> 8);
+        return {sums[2][i] + (middle >> 8), __byte_perm(sums[0][i], middle, 0x0040)};
+    }
     int high = sums[0][i];
     unsigned low = 0;
 #pragma unroll
@@ -132,7 +128,7 @@ struct RowScale {
         second = e == NOT_FINITE ? 1.0f : power(all - part);
     }
     __device__ __forceinline__ float finished(Sum sum, float column) const {
-        return __fmul_rn(__fmul_rn(__fmul_rn(sum.rounded(), first), column), second);
+        return __fmul_rn(__fmul_rn(sum.rounded(first), column), second);
     }
 };
 

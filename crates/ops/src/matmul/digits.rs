@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 const DIGITS_CU: &str = concat!(
     include_str!("results.cu"),
+    include_str!("../magnitudes.cu"),
     include_str!("digit_parts.cu"),
     include_str!("hopper_parts.cu"),
     include_str!("digits.cu")

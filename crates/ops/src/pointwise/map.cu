@@ -3,8 +3,11 @@
 // This text is compiled at run time after the program's device function and a few lines that pick one variant:
 //   DITTO_X, _Y       lengths of the program's arrays of inputs and results
 //   DITTO_RANK        axes of the output, after merging, that strided inputs are read along; 1: no input is strided
-//   DITTO_WHOLE       1: the last axis is a multiple of VECTOR, so that no vector crosses the end of a row
+//   DITTO_VECTOR      neighbouring elements that a thread takes at a time: 4 or 1
+//   DITTO_WHOLE       1: the last axis is a multiple of DITTO_VECTOR, so that no vector crosses the end of a row
 //   DITTO_WIDE        1: positions need 64 bits
+//   DITTO_LEAVES      the result of whose lines the largest magnitudes are left, if DITTO_WARPS is not 0
+//   DITTO_WARPS       0: elements are taken as they come; 1 or 8: so many warps of a block of 256 threads have a line
 //   DITTO_INPUTS(F)   F(kind, i) for every input i
 //   DITTO_RESULTS(F)  F(k) for every result k, which is stored k n words after the first
 //   DITTO_CONSTS(F)   F(c) for every constant c
@@ -14,15 +17,15 @@
 //   PLAIN     element by element, in order
 //   SINGLE    one element for the whole output
 //   STRIDED   one stride per axis
-//   ROW       one stride per axis, the last is 1 and the others are multiples of VECTOR; only where DITTO_WHOLE is 1
+//   ROW       one stride per axis, the last is 1 and the others are multiples of DITTO_VECTOR; only where DITTO_WHOLE is 1
 //   REPEATED  one stride per axis, the last is 0; only where DITTO_WHOLE is 1
 //
-// Thread mapping: each thread computes VECTOR neighbouring elements UNROLL times per turn of a grid-stride loop. All
-// loads of a turn are issued before its first store. 4 bytes are read per element and plain input, 4 written; no sums,
+// Thread mapping: each thread computes VECTOR neighbouring elements UNROLL times per turn of a loop, over all elements or over those of a
+// line. All loads of a turn are issued before its first store. 4 bytes are read per element and plain input, 4 written; no sums,
 // so no order. The output may be an input too: a thread reads its elements before it writes them.
 
-#define VECTOR 4
-#define UNROLL 2
+#define VECTOR DITTO_VECTOR
+#define UNROLL (8 / VECTOR)
 
 typedef unsigned long long u64;
 
@@ -55,8 +58,12 @@ __device__ __forceinline__ Index position(Index rest, const Walk& walk, const St
 struct Vector { float e[VECTOR]; };
 
 __device__ __forceinline__ Vector load_vector(const float* from) {
+#if VECTOR == 4
     const float4 f = *reinterpret_cast<const float4*>(from);
     return {f.x, f.y, f.z, f.w};
+#else
+    return {*from};
+#endif
 }
 
 // A vector of `count` elements; the rest are zeros.
@@ -69,9 +76,12 @@ __device__ __forceinline__ Vector load_plain(const float* from, unsigned count) 
 }
 
 __device__ __forceinline__ void store(float* to, const Vector& v, unsigned count) {
+#if VECTOR == 4
     if (count == VECTOR) {
         *reinterpret_cast<float4*>(to) = make_float4(v.e[0], v.e[1], v.e[2], v.e[3]);
-    } else {
+    } else
+#endif
+    {
         for (unsigned j = 0; j < VECTOR; ++j)
             if (j < count) to[j] = v.e[j];
     }
@@ -101,7 +111,7 @@ __device__ __forceinline__ Vector load_strided(
 #define PARAM_ROW(i) PARAM_STRIDED(i)
 #define PARAM_REPEATED(i) PARAM_STRIDED(i)
 
-// Before the loop: elements of which there is one only.
+// Before the loop: elements of which there is one only, and names for those of a turn.
 #define ONCE(kind, i) ONCE_##kind(i)
 #define ONCE_UNREAD(i)
 #define ONCE_PLAIN(i) Vector vector##i[UNROLL];
@@ -113,11 +123,11 @@ __device__ __forceinline__ Vector load_strided(
 // Elements at..at + count.
 #define LOAD(kind, i) LOAD_##kind(i)
 #define LOAD_UNREAD(i)
-#define LOAD_PLAIN(i) vector##i[u] = load_plain(in##i + at, count);
+#define LOAD_PLAIN(i) vector##i[u] = load_plain(in##i + at[u], count[u]);
 #define LOAD_SINGLE(i)
-#define LOAD_STRIDED(i) vector##i[u] = load_strided(in##i, at, count, walk, strides##i);
-#define LOAD_ROW(i) vector##i[u] = load_vector(in##i + position(at, walk, strides##i));
-#define LOAD_REPEATED(i) repeated##i[u] = in##i[position(at, walk, strides##i)];
+#define LOAD_STRIDED(i) vector##i[u] = load_strided(in##i, at[u], count[u], walk, strides##i);
+#define LOAD_ROW(i) vector##i[u] = load_vector(in##i + position(at[u], walk, strides##i));
+#define LOAD_REPEATED(i) repeated##i[u] = in##i[position(at[u], walk, strides##i)];
 
 // Element j of them. What is computed from single elements only is computed once.
 #define TAKE(kind, i) TAKE_##kind(i)
@@ -129,31 +139,48 @@ __device__ __forceinline__ Vector load_strided(
 #define TAKE_REPEATED(i) x[i] = repeated##i[u];
 
 #define KEEP(k) result[k].e[j] = y[k];
-#define STORE(k) store(out + (u64)k * n + at, result[k], count);
+#define STORE(k) store(out + (u64)k * n + at[u], result[k], count[u]);
 
 #define CONST_PARAM(c) , float k##c
 #define CONST(c) , k##c
 
-extern "C" __global__ void map(
+#if DITTO_WARPS
+#define LINES_PARAM , Index length, unsigned* magnitudes
+#else
+#define LINES_PARAM
+#endif
+
+extern "C" __global__ void __launch_bounds__(256) map(
     float* out, Index n
 #if DITTO_RANK > 1
     , Walk walk
 #endif
-    DITTO_INPUTS(PARAM) DITTO_CONSTS(CONST_PARAM)) {
+    DITTO_INPUTS(PARAM) DITTO_CONSTS(CONST_PARAM) LINES_PARAM) {
     DITTO_INPUTS(ONCE)
-    const Index step = (Index)gridDim.x * blockDim.x * VECTOR;
-    for (Index first = (blockIdx.x * (Index)blockDim.x + threadIdx.x) * VECTOR; first < n; first += UNROLL * step) {
+#if DITTO_WARPS
+    constexpr Index TOGETHER = 32 * DITTO_WARPS, step = TOGETHER * VECTOR;
+    const Index line = blockIdx.x * (256 / TOGETHER) + threadIdx.x / TOGETHER, begin = line * length;
+    const Index end = begin < n ? begin + length : begin;
+    Index first = begin + threadIdx.x % TOGETHER * VECTOR;
+    float largest = 0.0f;
+#else
+    const Index step = (Index)gridDim.x * 256 * VECTOR, end = n;
+    Index first = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
+#endif
+    for (; first < end; first += UNROLL * step) {
+        Index at[UNROLL];
+        unsigned count[UNROLL];
         #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            const Index at = first + u * step;
-            const unsigned count = at < n ? (unsigned)min(n - at, (Index)VECTOR) : 0;
-            if (count > 0) { DITTO_INPUTS(LOAD) }
+            at[u] = first + u * step;
+            count[u] = at[u] < end ? (unsigned)min(end - at[u], (Index)VECTOR) : 0;
         }
         #pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+            if (count[u] > 0) { DITTO_INPUTS(LOAD) }
+        #pragma unroll
         for (int u = 0; u < UNROLL; ++u) {
-            const Index at = first + u * step;
-            const unsigned count = at < n ? (unsigned)min(n - at, (Index)VECTOR) : 0;
-            if (count == 0) break;
+            if (count[u] == 0) break;
             Vector result[DITTO_Y];
             #pragma unroll
             for (int j = 0; j < VECTOR; ++j) {
@@ -161,8 +188,14 @@ extern "C" __global__ void map(
                 DITTO_INPUTS(TAKE)
                 program(x, y DITTO_CONSTS(CONST));
                 DITTO_RESULTS(KEEP)
+#if DITTO_WARPS
+                largest = larger(largest, y[DITTO_LEAVES]);
+#endif
             }
             DITTO_RESULTS(STORE)
         }
     }
+#if DITTO_WARPS
+    leave_magnitude<DITTO_WARPS>(largest, magnitudes + line, begin < n);
+#endif
 }

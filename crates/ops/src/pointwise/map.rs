@@ -10,8 +10,9 @@ mod cuda;
 pub(crate) use cases::sample_formula;
 pub(crate) use cpu::{copy_cpu, prepared, run_cpu, run_cpu_in_place};
 pub use cuda::prelude;
-pub(crate) use cuda::{grid, module, run_cuda};
+pub(crate) use cuda::{grid, leaving, module, run_cuda};
 
+use crate::magnitudes::Lines;
 use crate::pointwise::expression::{Expr, Pointwise};
 use crate::pointwise::record_pointwise;
 use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Op, PerInput, Recorder, Val, layout};
@@ -198,6 +199,11 @@ impl Op for Map {
 
     fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
         vec![module(&self.program, &self.shape, accesses(ins, &self.shape).all())]
+    }
+
+    fn leaving_modules(&self, ins: &[Meta], _gpu: &Gpu, lines: Lines) -> Option<Vec<Source>> {
+        let accesses = accesses(ins, &self.shape);
+        leaving(&self.program, &self.shape, accesses.all(), lines)
     }
 
     fn as_pointwise(&self, _ins: &[Meta]) -> Option<Pointwise> {

@@ -14,6 +14,7 @@ pub use record::record_pointwise;
 #[cfg(feature = "cases")]
 mod cases;
 
+use crate::magnitudes::Lines;
 use crate::pointwise::expression::{
     Expr, Pointwise, by_angle, by_larger, by_power, by_quotient, by_root, truncated,
 };
@@ -119,6 +120,11 @@ macro_rules! rows {
             fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
                 let Ok(out) = self.shape(ins) else { return Vec::new() };
                 vec![map::module(&self.program(), &out.shape, map::accesses(ins, &out.shape).all())]
+            }
+
+            fn leaving_modules(&self, ins: &[Meta], _gpu: &Gpu, lines: Lines) -> Option<Vec<Source>> {
+                let out = self.shape(ins).ok()?;
+                map::leaving(&self.program(), &out.shape, map::accesses(ins, &out.shape).all(), lines)
             }
 
             fn as_pointwise(&self, _ins: &[Meta]) -> Option<Pointwise> {

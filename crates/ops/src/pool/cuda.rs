@@ -88,6 +88,12 @@ impl Planes {
         self.input_len().max(self.output_len()) >= u32::MAX as usize
     }
 
+    /// `CELLS` of the text.
+    fn cells_of_thread(&self, kernel: PoolKernel) -> usize {
+        let lines_are_whole = self.input.last().is_some_and(|n| n.is_multiple_of(4));
+        if kernel.gathers() && lines_are_whole { 4 } else { 1 }
+    }
+
     /// The words of workspace of a kernel: the gradient of maxima finds first where they are.
     pub(super) fn cuda_workspace(&self, kernel: PoolKernel) -> usize {
         let words = if self.is_wide() { 2 } else { 1 };
@@ -106,14 +112,16 @@ impl Planes {
             Cells::Adaptive => "_adaptive".into(),
         };
         let wide = self.is_wide();
-        let name = format!("pool_{}_{rank}{windows}{}", kernel.name(), if wide { "_wide" } else { "" });
+        let cells = self.cells_of_thread(kernel);
+        let name =
+            format!("pool_{}_{rank}{windows}_c{cells}{}", kernel.name(), if wide { "_wide" } else { "" });
         crate::module(name, || {
             let (adaptive, padded, unroll) = match &self.cells {
                 Cells::Fixed(w) => (false, w.padding.iter().any(|&p| p > 0), w.cells() <= MAX_UNROLLED_CELLS),
                 Cells::Adaptive => (true, false, false),
             };
             let mut text = format!(
-                "#define OP OP_{}\n#define RANK {rank}\n#define ADAPTIVE {}\n#define PADDED {}\n#define UNROLL {}\n#define WIDE {}\n",
+                "#define OP OP_{}\n#define RANK {rank}\n#define ADAPTIVE {}\n#define PADDED {}\n#define UNROLL {}\n#define WIDE {}\n#define CELLS {cells}\n",
                 kernel.op(),
                 u8::from(adaptive),
                 u8::from(padded),
@@ -174,6 +182,7 @@ impl Planes {
             return Ok(());
         }
         let (module, source) = self.module(kernel);
+        let threads = items / self.cells_of_thread(kernel);
         let kernel = run.cuda.kernel(&module, source, "pool")?;
         let mut sizes = [1u32; 2 * MAX_RANK];
         for a in 0..self.rank() {
@@ -185,6 +194,6 @@ impl Planes {
         args.ptr(out).ptr(ins[0]).ptr(ins[1]).ptr(ins[2]);
         args.u64(items as u64).u64(self.input_len() as u64).u64(self.output_len() as u64);
         args.bytes(bytemuck::cast_slice(&sizes), 4).f32(scalar);
-        run.cuda.launch(kernel, grid(run.cuda, items), 256, 0, &args)
+        run.cuda.launch(kernel, grid(run.cuda, threads), 256, 0, &args)
     }
 }

@@ -1,4 +1,4 @@
-// Pooling over the last RANK axes, one thread per output element in a grid-stride loop.
+// Pooling over the last RANK axes, one thread per output element in a grid-stride loop, or per CELLS neighbouring elements.
 //
 // A tensor is seen as planes: the pooled axes make one plane, all other axes count planes. An element of a plane is a cell.
 // The window of output o holds, along each axis, the cells o * stride - padding + k * dilation for k < kernel; those outside
@@ -14,6 +14,7 @@
 //   UNROLL             1: loops over a window unroll fully; 0: not at all
 //   COUNT_PADDING      averages: 1 if padding counts as cells
 //   WIDE               1: a plane has 2^32 - 1 cells or more
+//   CELLS              4: an output element is an input cell, and lines of the innermost axis are multiples of 4 long; 1 otherwise
 // The smooth ops also need device functions, generated from the same formulas as the CPU's: `finite_shift`, `shifted_exp`,
 // `log_sum_exp` and `weighted_exp`.
 //
@@ -212,30 +213,39 @@ __device__ __forceinline__ float inverse_cells(const PoolWindow& w, const Sizes&
 extern "C" __global__ void __launch_bounds__(256)
 pool(float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ y, const float* __restrict__ dy,
      u64 items, u64 in_len, u64 out_len, Sizes sizes, float scalar) {
-    for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
-        u64 n = item;  // the plane, once the coordinates are taken off
+    for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items / CELLS; item += gridDim.x * 256ull) {
+        u64 n = item * CELLS;  // the plane, once the coordinates are taken off
         Position c, o;
         PoolWindow w;
 #if GATHERS
         coordinates(n, sizes.in, c);
+        float sums[CELLS];
+#pragma unroll
+        for (int cell = 0; cell < CELLS; ++cell, ++c.at[RANK - 1]) {
 #if OP == OP_SMOOTH_BWD
-        const float mine = x[item];
+            const float mine = x[item * CELLS + cell];
 #elif OP == OP_MAX_BWD
-        const Offset here = offset(c, sizes.in);
+            const Offset here = offset(c, sizes.in);
 #endif
-        float sum = 0.0f;
-        each_window(c, sizes, o, [&](const Position& o) {
-            const u64 at = n * out_len + offset(o, sizes.out);
+            float sum = 0.0f;
+            each_window(c, sizes, o, [&](const Position& o) {
+                const u64 at = n * out_len + offset(o, sizes.out);
 #if OP == OP_MAX_BWD
-            if (((const Offset*)y)[at] == here) sum = __fadd_rn(sum, dy[at]);
+                if (((const Offset*)y)[at] == here) sum = __fadd_rn(sum, dy[at]);
 #elif OP == OP_AVG_BWD
-            window_of(o, sizes, w);
-            sum = __fadd_rn(sum, __fmul_rn(dy[at], inverse_cells(w, sizes, scalar)));
+                window_of(o, sizes, w);
+                sum = __fadd_rn(sum, __fmul_rn(dy[at], inverse_cells(w, sizes, scalar)));
 #else
-            sum = __fadd_rn(sum, weighted_exp(scalar, mine, y[at], dy[at]));
+                sum = __fadd_rn(sum, weighted_exp(scalar, mine, y[at], dy[at]));
 #endif
-        });
-        out[item] = sum;
+            });
+            sums[cell] = sum;
+        }
+#if CELLS == 4
+        ((float4*)out)[item] = make_float4(sums[0], sums[1], sums[2], sums[3]);
+#else
+        out[item] = sums[0];
+#endif
 #else
         coordinates(n, sizes.out, o);
         window_of(o, sizes, w);

@@ -7,6 +7,8 @@
 //   AFFINE             0: none, 1: gain, 2: gain and shift
 //   WIDE               1: there are 2^32 elements or more
 //   BACKWARD           1: the gradient kernels
+//   RUN_WARPS          0: elements of the gradient are taken as they come; 1 or 8: so many warps of a block have a run, and leave its largest
+//                      magnitude
 // The column rule and the formulas come before this text too.
 
 // n samples of c channels of s elements; chunks per run; chunks in total; groups; runs per group; groups per sample.
@@ -95,7 +97,7 @@ __device__ __forceinline__ void over_chunks(u64 first, u64 stride, u64 runs, con
         const u64 i = SINGLE ? l : divided(l, shape.chunks);
         return ChunkAt{sums, x, dy, (Count)(first + i * stride), (Count)(SINGLE ? 0 : l - i * shape.chunks), (Count)shape.chunks, (Count)stride};
     };
-    column_sums<K>(SINGLE ? runs : runs * shape.chunks, part, total, start, f);
+    column_sums<K, 16>(SINGLE ? runs : runs * shape.chunks, part, total, start, f);
 }
 
 #if !SINGLE
@@ -107,16 +109,70 @@ __device__ __forceinline__ float lanes_sum(float s) {
     return __shfl_sync(0xffffffffu, s, 0, LANES);
 }
 
-// A load that stays where it is written, so that all of a chunk are under way before the first sum; 0 unless `in`.
+// Loads that stay where they are written, so that all of a chunk are under way before the first sum; 0 unless `in`.
+__device__ __forceinline__ float load_now(const float* at) {
+    float v;
+    asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(at));
+    return v;
+}
 __device__ __forceinline__ float load_now(const float* at, bool in) {
     float v = 0.0f;
     asm volatile("{.reg .pred p; setp.ne.u32 p, %2, 0; @p ld.global.nc.f32 %0, [%1];}" : "+f"(v) : "l"(at), "r"((unsigned)in));
     return v;
 }
 
-// Sums of one chunk by LANES lanes, which hold the chunk in registers. 4 bytes read per element, 8 with dy.
-extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
+// Sums of a chunk of `len` elements from `at` on, by LANES lanes, which hold it in registers; `inverse`: 1 / len. With FULL there are as many
+// elements as the registers have room for; otherwise what is beyond the end is skipped for the whole warp.
+template <bool FULL>
+__device__ __forceinline__ void leaf_sums(float* to, const float* x, const float* dy, u64 at, unsigned len, float inverse, bool live) {
     const unsigned lane = threadIdx.x % LANES;
+    // f(q, in) for element lane + LANES q, which is there if `in`.
+    const auto each = [&](auto f) {
+        #pragma unroll
+        for (unsigned q = 0; q < PER_LANE; ++q) {
+            // Where lanes have several elements, the warp has one chunk.
+            if (!FULL && q % 8 == 0 && q > 0 && LANES * q >= len) break;
+            f(q, FULL || lane + LANES * q < len);
+        }
+    };
+    const auto load = [&](float (&to)[PER_LANE], const float* from) {
+        each([&](unsigned q, bool in) { to[q] = FULL ? load_now(from + LANES * q) : load_now(from + LANES * q, in); });
+    };
+    float v[PER_LANE];
+    load(v, x + at + lane);
+#ifdef BACKWARD
+    float g[PER_LANE];
+    load(g, dy + at + lane);
+#endif
+    float a = 0.0f;
+    each([&](unsigned q, bool in) { if (in) a = __fadd_rn(a, v[q]); });
+    a = lanes_sum(a);
+    const float m = __fmul_rn(a, inverse);
+    float squares = 0.0f;
+    each([&](unsigned q, bool in) {
+        if (!in) return;
+        v[q] = __fsub_rn(v[q], m);
+        squares = __fadd_rn(squares, __fmul_rn(v[q], v[q]));
+    });
+    squares = lanes_sum(squares);
+#ifdef BACKWARD
+    float b = 0.0f, p = 0.0f;
+    each([&](unsigned q, bool in) {
+        if (!in) return;
+        b = __fadd_rn(b, g[q]);
+        p = __fadd_rn(p, __fmul_rn(g[q], v[q]));
+    });
+    b = lanes_sum(b);
+    p = lanes_sum(p);
+    if (live && lane == 0) *reinterpret_cast<float4*>(to) = make_float4(a, squares, b, p);
+#else
+    if (live && lane == 0) *reinterpret_cast<float2*>(to) = make_float2(a, squares);
+#endif
+}
+
+// Sums of all chunks. 4 bytes read per element, 8 with dy.
+extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
+    constexpr unsigned WORDS = sizeof(Chunk::sums) / 4;
     const u64 step = (u64)gridDim.x * (256 / LANES);
     // Shuffles need the whole warp, so all its lanes stay in the loop.
     for (u64 base = blockIdx.x * (u64)(256 / LANES); base < shape.leaves; base += step) {
@@ -126,40 +182,10 @@ extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sum
         const u64 k = leaf - piece * shape.chunks;
         const u64 left = shape.s - k * CHUNK;
         const unsigned len = !live ? 0 : left < CHUNK ? (unsigned)left : CHUNK;
-        const u64 at = piece * shape.s + k * CHUNK + lane;
-        float v[PER_LANE];
-        #pragma unroll
-        for (unsigned q = 0; q < PER_LANE; ++q) v[q] = load_now(x + at + LANES * q, lane + LANES * q < len);
-#ifdef BACKWARD
-        float g[PER_LANE];
-        #pragma unroll
-        for (unsigned q = 0; q < PER_LANE; ++q) g[q] = load_now(dy + at + LANES * q, lane + LANES * q < len);
-#endif
-        float a = 0.0f;
-        #pragma unroll
-        for (unsigned q = 0; q < PER_LANE; ++q) if (lane + LANES * q < len) a = __fadd_rn(a, v[q]);
-        a = lanes_sum(a);
-        const float m = __fmul_rn(a, k + 1 == shape.chunks ? by.tail : by.whole);
-        float squares = 0.0f;
-        #pragma unroll
-        for (unsigned q = 0; q < PER_LANE; ++q) if (lane + LANES * q < len) {
-            v[q] = __fsub_rn(v[q], m);
-            squares = __fadd_rn(squares, __fmul_rn(v[q], v[q]));
-        }
-        squares = lanes_sum(squares);
-#ifdef BACKWARD
-        float b = 0.0f, p = 0.0f;
-        #pragma unroll
-        for (unsigned q = 0; q < PER_LANE; ++q) if (lane + LANES * q < len) {
-            b = __fadd_rn(b, g[q]);
-            p = __fadd_rn(p, __fmul_rn(g[q], v[q]));
-        }
-        b = lanes_sum(b);
-        p = lanes_sum(p);
-        if (live && lane == 0) *reinterpret_cast<float4*>(sums + leaf * 4) = make_float4(a, squares, b, p);
-#else
-        if (live && lane == 0) *reinterpret_cast<float2*>(sums + leaf * 2) = make_float2(a, squares);
-#endif
+        const float inverse = k + 1 == shape.chunks ? by.tail : by.whole;
+        const u64 at = piece * shape.s + k * CHUNK;
+        if (__all_sync(~0u, len == LANES * PER_LANE)) leaf_sums<true>(sums + leaf * WORDS, x, dy, at, len, inverse, live);
+        else leaf_sums<false>(sums + leaf * WORDS, x, dy, at, len, inverse, live);
     }
 }
 
@@ -296,13 +322,29 @@ extern "C" __global__ void __launch_bounds__(512) channel_gradients(float* __res
 
 #endif
 
+#if RUN_WARPS
+#define RUN_PARAM , unsigned* magnitudes
+#else
+#define RUN_PARAM
+#endif
+
 // Gradient of x. 8 bytes read and 4 written per element.
-extern "C" __global__ void __launch_bounds__(256) gradients(float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, const float* __restrict__ stats, Shape shape, Factors by) {
+extern "C" __global__ void __launch_bounds__(256) gradients(float* __restrict__ dx, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, const float* __restrict__ stats, Shape shape, Factors by RUN_PARAM) {
+#if RUN_WARPS
+    constexpr unsigned TOGETHER = 32 * RUN_WARPS;
+    const Count run = shape.s / VECTOR, runs = shape.n * shape.c, piece = blockIdx.x * (256 / TOGETHER) + threadIdx.x / TOGETHER;
+    const Count known = min(piece, runs - 1), group = group_of(known, shape), c = channel_of(known, group, shape);
+    const float4 of = *reinterpret_cast<const float4*>(stats + 4 * group);
+    float largest = 0.0f;
+    #pragma unroll 4
+    for (Count item = piece * run + threadIdx.x % TOGETHER; item < (piece < runs ? (piece + 1) * run : 0); item += TOGETHER) {
+#else
     const u64 run = shape.s / VECTOR, items = shape.n * shape.c * run;
     for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items; item += gridDim.x * 256ull) {
         const u64 piece = SINGLE ? item : divided(item, run);
         const u64 group = group_of(piece, shape), c = channel_of(piece, group, shape);
         const float4 of = *reinterpret_cast<const float4*>(stats + 4 * group);
+#endif
         float v[VECTOR], g[VECTOR];
 #if VECTOR == 4
         const float4 f = reinterpret_cast<const float4*>(x)[item];
@@ -314,13 +356,21 @@ extern "C" __global__ void __launch_bounds__(256) gradients(float* __restrict__ 
         g[0] = dy[item];
 #endif
         #pragma unroll
-        for (int e = 0; e < VECTOR; ++e) v[e] = input_gradient(gained(g[e], gamma, c), of.z, normalized(v[e], of.x, of.y), of.w, of.y);
+        for (int e = 0; e < VECTOR; ++e) {
+            v[e] = input_gradient(gained(g[e], gamma, c), of.z, normalized(v[e], of.x, of.y), of.w, of.y);
+#if RUN_WARPS
+            largest = larger(largest, v[e]);
+#endif
+        }
 #if VECTOR == 4
         reinterpret_cast<float4*>(dx)[item] = make_float4(v[0], v[1], v[2], v[3]);
 #else
         dx[item] = v[0];
 #endif
     }
+#if RUN_WARPS
+    leave_magnitude<RUN_WARPS>(largest, magnitudes + piece, piece < runs);
+#endif
 }
 
 #endif

@@ -1,6 +1,7 @@
 //! Choice and launch of the CUDA kernels.
 
 use super::{Channels, about_mean, moment_about_mean};
+use crate::magnitudes::{Lines, MAGNITUDES_CU};
 use crate::norm::{MAX_BLOCKS, clear_gaps, formulas, inverse};
 use crate::pointwise::device_function::device_function;
 use crate::pointwise::expression::Pointwise;
@@ -15,7 +16,8 @@ use dittograd_numerics::sum::{CHUNK, ROWS};
 pub(super) const CHANNEL_CU: &str = include_str!("channel_norm.cu");
 
 impl Channels {
-    pub(super) fn module(&self, backward: bool, affine: usize) -> Source {
+    /// The kernels; with `lines`, those of gradients leave the largest magnitude of each run.
+    pub(super) fn module(&self, backward: bool, affine: usize, lines: Option<Lines>) -> Source {
         let run = self.s.min(CHUNK);
         // Short runs share a warp: each gets as many lanes as it has elements, rounded up to a power of two.
         let lanes = run.clamp(1, 32).next_power_of_two();
@@ -26,8 +28,10 @@ impl Channels {
         let mut head = format!(
             "#define CHUNK {CHUNK}\n#define ROWS {ROWS}\n#define LANES {lanes}\n#define PER_LANE {per_lane}\n#define VECTOR {vector}\n#define BATCH {batch}\n#define SINGLE {single}\n#define WIDE {wide}\n#define AFFINE {affine}\n"
         );
+        let run_warps = lines.map_or(0, |l| l.shared_by().0);
         if backward {
-            head.push_str("#define BACKWARD\n");
+            head += &format!("#define BACKWARD\n#define RUN_WARPS {run_warps}\n");
+            head += if run_warps > 0 { MAGNITUDES_CU } else { "" };
         }
         let traced = || {
             let about = Pointwise::trace(4, |v| vec![about_mean(v[0], v[1], v[2], v[3])]);
@@ -35,13 +39,19 @@ impl Channels {
             device_function("about_mean", &about) + &device_function("moment_about_mean", &moment)
         };
         let name = format!(
-            "channel_norm_{}_l{lanes}p{per_lane}v{vector}a{affine}{}{}{}",
+            "channel_norm_{}_l{lanes}p{per_lane}v{vector}a{affine}r{run_warps}{}{}{}",
             if backward { "bwd" } else { "fwd" },
             if batch == 1 { "b" } else { "g" },
             if single == 1 { "1" } else { "" },
             if wide == 1 { "w" } else { "" }
         );
         crate::module(name, || head + COLUMN_SUM + &formulas() + &traced() + CHANNEL_CU)
+    }
+
+    /// Whether the kernels of gradients can leave the largest magnitudes of these lines: they are the runs.
+    pub(super) fn leaves_lines(&self, lines: Lines) -> bool {
+        let runs = Lines { start: 0, length: self.s, count: self.pieces() };
+        lines == runs && self.s > 1 && self.pieces() > 0
     }
 
     /// The kernels' `Shape` and `Factors` arguments: eight 64-bit and four 32-bit words.
@@ -103,14 +113,14 @@ impl Channels {
         clear_gaps(&parts, run)?;
         let (starts, _) = layout::packed(&parts);
         let to = [run.out, run.out + starts[1] as u64 * 4];
-        self.cuda_stats(run, &self.module(false, 0), to, true)
+        self.cuda_stats(run, &self.module(false, 0, None), to, true)
     }
 
     pub(super) fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         if run.shape.numel() == 0 {
             return Ok(());
         }
-        let module = self.module(false, run.ins.len() - 1);
+        let module = self.module(false, run.ins.len() - 1, None);
         let stats = run.workspace + 8 * self.leaves() as u64;
         let to = [stats, stats + 4 * self.group_count() as u64];
         self.cuda_stats(run, &module, to, false)?;
@@ -129,7 +139,7 @@ impl Channels {
 
     pub(super) fn cuda_bwd(&self, parts: &[Shape], run: &CudaRun<'_>) -> Result<()> {
         clear_gaps(parts, run)?;
-        let module = self.module(true, run.ins.len() - 2);
+        let module = self.module(true, run.ins.len() - 2, run.leaves.map(|(lines, _)| lines));
         let (x, dy) = (run.ins[0], run.ins[run.ins.len() - 1]);
         let gamma = if run.ins.len() == 3 { run.ins[1] } else { 0 };
         let (sums, stats) = (run.workspace, run.workspace + 16 * self.leaves() as u64);
@@ -159,7 +169,12 @@ impl Channels {
             let mut args = Args::new();
             args.ptr(run.out).ptr(x).ptr(gamma).ptr(dy).ptr(stats);
             self.layout_args(&mut args);
-            run.cuda.launch(kernel, self.elements_grid(run), 256, 0, &args)?;
+            let mut blocks = self.elements_grid(run);
+            if let Some((lines, to)) = run.leaves {
+                args.ptr(to);
+                blocks = [lines.blocks(lines.shared_by().0) as u32, 1, 1];
+            }
+            run.cuda.launch(kernel, blocks, 256, 0, &args)?;
         }
         if !is_batch && parts.len() > 1 && self.c > 0 {
             let kernel = run.cuda.kernel(&module.0, module.1, "channel_gradients")?;

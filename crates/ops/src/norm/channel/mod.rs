@@ -12,6 +12,7 @@ mod cases;
 mod cpu;
 mod cuda;
 
+use crate::magnitudes::Lines;
 use crate::norm::{Grouped, check_eps, check_inputs, gradient_parts, inverse, normalized, reference_stats};
 use crate::pointwise::expression::Pointwise;
 use crate::{
@@ -219,7 +220,7 @@ macro_rules! channel_norm {
             }
 
             fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-                vec![self.channels(&ins[0]).module(false, ins.len() - 1)]
+                vec![self.channels(&ins[0]).module(false, ins.len() - 1, None)]
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -342,7 +343,12 @@ macro_rules! channel_norm {
             }
 
             fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-                vec![self.channels(&ins[0]).module(true, ins.len() - 2)]
+                vec![self.channels(&ins[0]).module(true, ins.len() - 2, None)]
+            }
+
+            fn leaving_modules(&self, ins: &[Meta], _gpu: &Gpu, lines: Lines) -> Option<Vec<Source>> {
+                let channels = self.channels(&ins[0]);
+                channels.leaves_lines(lines).then(|| vec![channels.module(true, ins.len() - 2, Some(lines))])
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
@@ -518,7 +524,7 @@ impl Op for Moments {
     }
 
     fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-        vec![Channels::of(&ins[0].shape, None, 0.0).module(false, 0)]
+        vec![Channels::of(&ins[0].shape, None, 0.0).module(false, 0, None)]
     }
 
     fn vjp(&self, _r: &mut dyn Recorder, _io: Io<'_>, _dy: Val) -> Result<Vec<Option<Val>>> {

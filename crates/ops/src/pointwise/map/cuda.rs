@@ -1,6 +1,7 @@
 //! The CUDA kernel: its text for a program and an access pattern, and its launch.
 
 use super::{Access, Walk};
+use crate::magnitudes::{Lines, MAGNITUDES_CU};
 use crate::pointwise::device_function::{Constants, array_function, define, list};
 use crate::pointwise::expression::{Pointwise, Reg, Step};
 use crate::{CudaRun, Generated, Known, known};
@@ -11,7 +12,7 @@ use dittograd_numerics::shape::{MAX_RANK, Shape};
 use std::collections::HashMap;
 use std::sync::{LazyLock, OnceLock, RwLock};
 
-/// Elements each thread takes at a time: one 16-byte access where rows allow it. `VECTOR` of `map.cu`.
+/// Elements each thread takes at a time: one 16-byte access where rows allow it.
 const VECTOR: usize = 4;
 
 const MAP_CU: &str = include_str!("../map.cu");
@@ -54,26 +55,33 @@ struct Pattern {
     whole: bool,
     /// Whether positions need 64 bits.
     wide: bool,
+    /// Elements of a thread at a time.
+    vector: usize,
+    /// The result of whose lines largest magnitudes are left, and warps that share a line.
+    leaves: Option<(usize, usize)>,
 }
 
 impl Pattern {
-    fn new(program: &Pointwise, walk: &Walk) -> Pattern {
+    fn new(program: &Pointwise, walk: &Walk, lines: Option<Lines>) -> Pattern {
         let dims = walk.dims();
-        let ends_whole = dims[dims.len() - 1].is_multiple_of(VECTOR);
+        let n = dims.iter().product::<usize>();
+        let (warps, vector) = lines.map_or((0, VECTOR), |l| l.shared_by());
+        let ends_whole = dims[dims.len() - 1].is_multiple_of(vector);
         let kind = |i: usize| match walk.strides(i) {
             _ if !program.reads()[i] => Kind::Unread,
             _ if walk.plain(i) => Kind::Plain,
             strides if strides.iter().all(|&s| s == 0) => Kind::Single,
             [.., 0] if ends_whole => Kind::Repeated,
-            [outer @ .., 1] if ends_whole && outer.iter().all(|s| s.is_multiple_of(VECTOR)) => Kind::Row,
+            [outer @ .., 1] if ends_whole && outer.iter().all(|s| s.is_multiple_of(vector)) => Kind::Row,
             _ => Kind::Strided,
         };
         let kinds: Vec<Kind> = (0..program.inputs()).map(kind).collect();
         let is_flat = !kinds.iter().any(|k| k.is_strided());
         let rank = if is_flat { 1 } else { dims.len() };
         // Broadcasting and permuting reads no farther than it writes.
-        let wide = dims.iter().product::<usize>() >= NARROW;
-        Pattern { kinds, rank, whole: is_flat || ends_whole, wide }
+        let wide = n >= NARROW;
+        let leaves = lines.map(|l| (l.start / n.max(1), warps));
+        Pattern { kinds, rank, whole: is_flat || ends_whole, wide, vector, leaves }
     }
 
     /// An argument of positions, as wide as they are.
@@ -120,21 +128,26 @@ fn module_of(program: &Pointwise, pattern: Pattern) -> Generated {
 
 /// The program's function, the lines that `map.cu` asks for, and `map.cu`.
 fn kernel_text(program: &Pointwise, pattern: &Pattern) -> String {
-    let Pattern { kinds, rank, whole, wide } = pattern;
+    let Pattern { kinds, rank, whole, wide, vector, leaves } = pattern;
+    let (left, warps) = leaves.unwrap_or((0, 0));
     let inputs = kinds.iter().enumerate().map(|(i, kind)| format!("{}, {i}", kind.cuda()));
-    [
+    let lines: [&str; 14] = [
         &array_function("program", program, Constants::Parameters),
         &define("DITTO_X", program.inputs().max(1)),
         &define("DITTO_Y", program.outputs()),
         &define("DITTO_RANK", rank),
         &define("DITTO_WHOLE", u8::from(*whole)),
         &define("DITTO_WIDE", u8::from(*wide)),
+        &define("DITTO_VECTOR", vector),
+        &define("DITTO_LEAVES", left),
+        &define("DITTO_WARPS", warps),
         &define("DITTO_INPUTS(F)", list(inputs)),
         &define("DITTO_RESULTS(F)", list(0..program.outputs())),
         &define("DITTO_CONSTS(F)", list(0..program.consts().len())),
+        if warps > 0 { MAGNITUDES_CU } else { "" },
         MAP_CU,
-    ]
-    .concat()
+    ];
+    lines.concat()
 }
 
 /// Blocks of 256 threads for a grid-stride loop over `items`: several times what fills the device, so that a multiprocessor
@@ -151,7 +164,7 @@ pub(crate) fn run_cuda(program: &Pointwise, accesses: &[Access], run: &CudaRun<'
         return Ok(());
     }
     let walk = Walk::new(&run.shape, accesses);
-    let pattern = Pattern::new(program, &walk);
+    let pattern = Pattern::new(program, &walk, run.leaves.map(|(lines, _)| lines));
     let mut args = Args::new();
     args.ptr(run.out);
     pattern.push(&mut args, std::iter::once(n));
@@ -171,15 +184,37 @@ pub(crate) fn run_cuda(program: &Pointwise, accesses: &[Access], run: &CudaRun<'
     for &k in program.consts() {
         args.f32(k);
     }
+    let mut blocks = grid(run.cuda, n.div_ceil(VECTOR));
+    if let (Some((lines, to)), Some((_, warps))) = (run.leaves, pattern.leaves) {
+        pattern.push(&mut args, std::iter::once(lines.length));
+        args.ptr(to);
+        blocks = [lines.blocks(warps) as u32, 1, 1];
+    }
     let made = module_of(program, pattern);
     let kernel = run.cuda.kernel(&made.name, made.source, "map")?;
-    run.cuda.launch(kernel, grid(run.cuda, n.div_ceil(VECTOR)), 256, 0, &args)
+    run.cuda.launch(kernel, blocks, 256, 0, &args)
 }
 
 /// The module [`run_cuda`] will want.
 pub(crate) fn module(program: &Pointwise, shape: &Shape, accesses: &[Access]) -> Source {
-    module_of(program, Pattern::new(program, &Walk::new(shape, accesses))).source()
+    module_of(program, Pattern::new(program, &Walk::new(shape, accesses), None)).source()
 }
+
+/// The modules [`run_cuda`] will want to leave the largest magnitudes of these lines besides, if they are all of a result.
+pub(crate) fn leaving(
+    program: &Pointwise,
+    shape: &Shape,
+    accesses: &[Access],
+    lines: Lines,
+) -> Option<Vec<Source>> {
+    let n = shape.numel();
+    let is_whole = n > 0 && lines.numel() == n && lines.start.is_multiple_of(n) && lines.length >= SHORT;
+    let pattern = || Pattern::new(program, &Walk::new(shape, accesses), Some(lines));
+    is_whole.then(|| vec![module_of(program, pattern()).source()])
+}
+
+/// The length of lines from which on a warp has work with one.
+const SHORT: usize = 32;
 
 #[cfg(test)]
 mod tests {

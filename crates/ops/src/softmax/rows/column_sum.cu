@@ -4,11 +4,10 @@
 typedef unsigned long long u64;
 
 // The column rule for 32 columns side by side, a lane each: K sums at a time. start(l) is the l-th elements of a column, from which next()
-// goes on; f(read(), v) has them, and several are read before the first is added. Warp y chains ROWS elements from ROWS y on, then every warp chains the
+// goes on; f(read(), v) has them, and TOGETHER are read before the first is added. Warp y chains ROWS elements from ROWS y on, then every warp chains the
 // warps' results, so that all warps know the sums.
-template <int K, class Start, class F>
+template <int K, int TOGETHER = 8, class Start, class F>
 __device__ __forceinline__ void column_sums(u64 count, float (*part)[K][33], float (&total)[K], Start start, F f) {
-    constexpr unsigned TOGETHER = 8;
     const unsigned x = threadIdx.x % 32, y = threadIdx.x / 32, warps = blockDim.x / 32;
     float level[4][K] = {};
     unsigned in[4] = {0, 0, 0, 0};
@@ -21,12 +20,12 @@ __device__ __forceinline__ void column_sums(u64 count, float (*part)[K][33], flo
             for (unsigned r = 0; r < len; r += TOGETHER) {
                 decltype(at.read()) read[TOGETHER];
                 #pragma unroll
-                for (unsigned i = 0; i < TOGETHER; ++i) {
+                for (int i = 0; i < TOGETHER; ++i) {
                     read[i] = at.read();
                     if (r + i + 1 < len) at.next();
                 }
                 #pragma unroll
-                for (unsigned i = 0; i < TOGETHER; ++i) {
+                for (int i = 0; i < TOGETHER; ++i) {
                     float v[K];
                     f(read[i], v);
                     #pragma unroll
