@@ -183,9 +183,17 @@ def table(names, modes):
         print(f"| {name} | {' | '.join('-' if ms is None else f'{ms:.3g}' for ms in row)} |")
 
 
+def version_of_ours():
+    if args.package:
+        import dittograd
+
+        return f"dittograd {dittograd.__version__}"
+    return subprocess.run([args.program, "--version"], capture_output=True, text=True).stdout.strip()
+
+
 def main():
     where = torch.cuda.get_device_name() if GPU else f"{platform.machine()}, {args.threads} threads"
-    version = subprocess.run([args.program, "--version"], capture_output=True, text=True).stdout.strip()
+    version = version_of_ours()
     numerics, precision = ("tf32", "TF32") if args.tf32 else ("strict", "float32")
     if args.table:
         numerics, precision = "all modes", "float32 and TF32"
