@@ -352,6 +352,7 @@ macro_rules! any_op {
             }
 
             /// See [`Op::reads_magnitudes`].
+            #[doc(hidden)]
             pub fn reads_magnitudes(&self, ins: &[Meta], gpu: &Gpu) -> [Option<Lines>; 2] {
                 match self {
                     $(AnyOp::$op(op) => op.reads_magnitudes(ins, gpu),)*
@@ -360,6 +361,7 @@ macro_rules! any_op {
             }
 
             /// See [`Op::leaving_modules`].
+            #[doc(hidden)]
             pub fn leaving_modules(&self, ins: &[Meta], gpu: &Gpu, lines: Lines) -> Option<Vec<Source>> {
                 match self {
                     $(AnyOp::$op(op) => op.leaving_modules(ins, gpu, lines),)*
