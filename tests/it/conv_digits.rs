@@ -388,7 +388,7 @@ fn magnitudes_are_left_for_convolutions() {
     }
 }
 
-/// With magnitudes that were left, bits are those of an eager run, where each convolution finds them; also where some are infinite or NaN.
+/// With magnitudes that were left, bits are those of the CPU, where each convolution finds them; also where some numbers are infinite or NaN.
 #[test]
 fn magnitudes_that_were_left_are_the_largest() {
     let (_turn, devices) = devices();

@@ -40,16 +40,15 @@ const LONG_ROWS: [usize; 9] = [1025, 3000, 16384, 24575, 33000, 33002, 50257, 50
 /// Two shapes that broadcast to more elements than 31 bits count; with and without whole vectors.
 const WIDE: [[[usize; 2]; 2]; 2] = [[[65536, 1], [1, 32772]], [[65537, 1], [1, 32771]]];
 
-/// The channels of the images that an op makes, alone or at the begin of its value.
+/// The channels of the images that an op makes, alone or at the beginning of its value.
 fn lines_of(op: &AnyOp, metas: &[Meta]) -> Option<Lines> {
-    let made = op.shape(metas).ok().into_iter().chain(metas.first().copied());
-    made.filter_map(|m| match m.shape.dims() {
+    let mut made = op.shape(metas).ok().into_iter().chain(metas.first().copied());
+    made.find_map(|m| match m.shape.dims() {
         [n, c, sizes @ ..] if !sizes.is_empty() => {
             Some(Lines { start: 0, length: sizes.iter().product(), count: n * c })
         }
         _ => None,
     })
-    .next()
 }
 
 /// Module names with their sources; equal names must have equal sources, since kernels are kept by name.

@@ -19,21 +19,27 @@ impl Lines {
         self.count * self.length
     }
 
-    /// Warps that share a line, and the elements that a thread takes at a time, where a kernel takes line by line.
-    pub(crate) fn shared_by(&self) -> (usize, usize) {
-        let warps = if self.length > LONG { WARPS } else { 1 };
-        (warps, if self.length.is_multiple_of(4) { 4 } else { 1 })
+    /// Warps that share a line, where a kernel takes line by line.
+    pub(crate) fn warps(&self) -> usize {
+        if self.length > WARP_LENGTH { WARPS } else { 1 }
     }
 
-    /// Blocks of as many threads as [`WARPS`] warps have, if lines are shared by so many warps.
-    pub(crate) fn blocks(&self, warps: usize) -> usize {
-        self.count.div_ceil(WARPS / warps)
+    /// Elements that a thread takes at a time then.
+    pub(crate) fn vector(&self) -> usize {
+        if self.length.is_multiple_of(4) { 4 } else { 1 }
+    }
+
+    /// Blocks of [`WARPS`] warps then.
+    pub(crate) fn blocks(&self) -> usize {
+        self.count.div_ceil(WARPS / self.warps())
     }
 }
 
-/// The length from which on all warps of a block share a line, and how many these are.
-const LONG: usize = 1024;
-pub(crate) const WARPS: usize = 8;
+/// Warps of a block that takes line by line.
+const WARPS: usize = 8;
+
+/// The longest line that a single warp takes.
+const WARP_LENGTH: usize = 1024;
 
 /// Device functions of magnitudes.
 pub(crate) const MAGNITUDES_CU: &str = include_str!("magnitudes.cu");

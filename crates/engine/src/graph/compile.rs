@@ -286,8 +286,6 @@ struct Draft {
     spots: Vec<Spot>,
     /// Steps until each value is there.
     ready: Vec<usize>,
-    /// Where each value begins in what its last step wrote.
-    offsets: Vec<usize>,
     /// Words of all values.
     total: usize,
 }
@@ -298,8 +296,8 @@ impl Draft {
         let graph = &in_place.graph;
         let spot = |o: &Option<usize>| Spot::Outside(o.unwrap_or(usize::MAX), 0);
         let spots = outside.iter().map(spot).collect();
-        let (ready, offsets) = (vec![0; graph.size()], vec![0; graph.size()]);
-        let mut draft = Draft { steps: Vec::new(), requests: Vec::new(), spots, ready, offsets, total: 0 };
+        let ready = vec![0; graph.size()];
+        let mut draft = Draft { steps: Vec::new(), requests: Vec::new(), spots, ready, total: 0 };
         for (i, node) in graph.nodes().iter().enumerate() {
             let What::Op(op, ins) = &node.what else { continue };
             let metas = graph.metas(ins);
@@ -307,7 +305,6 @@ impl Draft {
             if let Some(start) = op.view(&metas) {
                 draft.spots[i] = draft.spots[ins[0].0 as usize].moved(start);
                 draft.ready[i] = draft.ready[ins[0].0 as usize];
-                draft.offsets[i] = draft.offsets[ins[0].0 as usize] + start;
                 continue;
             }
             draft.push(i, node.meta, op, (ins, &metas), in_place.is_over[i], device);
@@ -397,7 +394,8 @@ impl Draft {
             let (Some(lines), Some(maker)) = (lines, self.ready[v.0 as usize].checked_sub(1)) else {
                 continue;
             };
-            let lines = Lines { start: self.offsets[v.0 as usize], ..lines };
+            let Spot::Request(_, start) = self.spots[v.0 as usize] else { continue };
+            let lines = Lines { start, ..lines };
             let step = &mut self.steps[maker];
             let request = match step.leaves {
                 Some((left, request)) if left == lines => request,

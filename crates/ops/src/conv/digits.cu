@@ -12,7 +12,7 @@
 //   LEAST_EXPONENT    the contract's
 //   DITTO_VECTOR      1: channels are aligned and multiples of 4 long
 //   DITTO_WARPS       warps that find the largest magnitude of a channel: 1 or 8
-//   DITTO_LINES       channels of the source whose digits a block of threads makes for a gradient: 1 or 4
+//   DITTO_LINES       rows, or channels of an image of the source, whose digits a block of threads makes for a gradient: 1 or 4
 //   DITTO_GRAD        1: the product is the gradient of a kernel
 //   DITTO_HOPPER      1: `wgmma`, which compute capability 9.0 has; 0: `mma.sync`
 //   DITTO_WM, _WN     of a tile, down and across: warps, or with `wgmma` warp groups, one across

@@ -197,45 +197,65 @@ fn push_axes(args: &mut Args, axes: &[BoxAxis]) {
     push(args, &words);
 }
 
-/// Images: where they are, channels of each, floats of a channel, and where the largest magnitudes of channels are or will be.
+/// The channels of the images that a convolution reads.
+pub(super) fn columns_lines(g: &Gather) -> Lines {
+    Lines { start: 0, length: g.view.plane(), count: g.batch * g.groups * g.channels }
+}
+
+/// The channels of both operands of a kernel's gradient.
+pub(super) fn grad_lines(g: &KernelGrad) -> [Lines; 2] {
+    let of =
+        |channels: usize, length: usize| Lines { start: 0, length, count: g.batch * g.groups * channels };
+    [of(g.rows, g.view.positions()), of(g.channels, g.view.plane())]
+}
+
+/// Images: where they are, their channels, how many an image has, and where the largest magnitudes of channels are.
 struct Images {
     x: u64,
+    lines: Lines,
     channels: usize,
-    plane: usize,
-    images: usize,
     magnitudes: u64,
 }
 
 impl Images {
-    /// Input `i`. Its magnitudes are those that are known, else they will be at `own`.
-    fn input(at: &Pointers, i: usize, lines: Lines, images: usize, own: u64) -> Images {
-        let magnitudes = if at.magnitudes[i] == 0 { own } else { at.magnitudes[i] };
-        let channels = lines.count / images.max(1);
-        Images { x: at.ins[i], channels, plane: lines.length, images, magnitudes }
-    }
-
-    fn lines(&self) -> Lines {
-        Lines { start: 0, length: self.plane, count: self.images * self.channels }
+    /// Input `i`. Its magnitudes are those that are known, else a launch finds them and leaves them at `own`.
+    fn input(
+        at: &Pointers,
+        i: usize,
+        lines: Lines,
+        channels: usize,
+        own: u64,
+        f: &mut dyn FnMut(Step) -> Result<()>,
+    ) -> Result<Images> {
+        let known = at.magnitudes[i];
+        let images =
+            Images { x: at.ins[i], lines, channels, magnitudes: if known == 0 { own } else { known } };
+        if known == 0 {
+            f(images.step())?;
+        }
+        Ok(images)
     }
 
     fn words(&self) -> [u64; 5] {
-        let lines = self.lines().count as u64;
-        [self.x, self.channels as u64, self.plane as u64, self.magnitudes, lines]
+        let Lines { length, count, .. } = self.lines;
+        [self.x, self.channels as u64, length as u64, self.magnitudes, count as u64]
     }
 
     /// The launch that finds the magnitudes.
     fn step(&self) -> Step {
-        let lines = self.lines();
-        let (warps, vector) = lines.shared_by();
-        let module =
-            defines(&[("PART", 0), ("DIGITS", 2), ("VECTOR", usize::from(vector == 4)), ("WARPS", warps)]);
+        let lines = defines(&[
+            ("PART", 0),
+            ("DIGITS", 2),
+            ("VECTOR", usize::from(self.lines.vector() == 4)),
+            ("WARPS", self.lines.warps()),
+        ]);
         let mut args = Args::new();
         push(&mut args, &self.words());
         args.ptr(self.magnitudes);
         Step {
-            module: source(&module, None),
+            module: source(&lines, None),
             kernel: "ditto_conv_magnitudes",
-            grid: [clamp(lines.blocks(warps), MAX_X), 1, 1],
+            grid: [clamp(self.lines.blocks(), MAX_X), 1, 1],
             block: THREADS,
             shared: 0,
             args,
@@ -272,7 +292,7 @@ impl ColumnsPlan {
         let (padded, pitch) = (channels.next_multiple_of(GROUP), rows.next_multiple_of(8));
         let blocks = (view.taps() * padded).div_ceil(BLOCK);
         let mut space = Workspace::default();
-        let magnitudes = space.take(batch * groups * channels);
+        let magnitudes = space.take(columns_lines(gather).count);
         let item_exponents = space.take(batch * groups);
         let row_exponents = space.take(groups * pitch);
         let table = space.take_bytes(blocks * BLOCK / GROUP * 8);
@@ -306,16 +326,13 @@ impl ColumnsPlan {
         f: &mut dyn FnMut(Step) -> Result<()>,
     ) -> Result<()> {
         let Gather { view, batch, groups, rows, channels, w_strides } = self.gather;
-        let (items, positions, plane) = (batch * groups, view.positions(), view.plane());
+        let (items, positions) = (batch * groups, view.positions());
         if items * rows * positions == 0 {
             return Ok(());
         }
         let address = |word: usize| at.workspace + 4 * word as u64;
-        let lines = Lines { start: 0, length: plane, count: batch * groups * channels };
-        let images = Images::input(at, 0, lines, batch, address(self.magnitudes));
-        if at.magnitudes[0] == 0 {
-            f(images.step())?;
-        }
+        let (lines, own) = (columns_lines(&self.gather), address(self.magnitudes));
+        let images = Images::input(at, 0, lines, groups * channels, own, f)?;
         let n = |x: usize| x as u64;
         let mut boxes = images.words().to_vec();
         boxes.extend([groups, self.padded, self.places].map(n));
@@ -473,7 +490,7 @@ impl GradPlan {
         let (blocks, pitch) = ((run * lines * width).div_ceil(BLOCK), rows.next_multiple_of(8));
         let d = digits.count();
         let mut space = Workspace::default();
-        let magnitudes = [rows, channels].map(|of_group| space.take(batch * groups * of_group));
+        let magnitudes = grad_lines(grad).map(|lines| space.take(lines.count));
         let exponents = [space.take(runs * groups * pitch), space.take(runs * groups * channels)];
         let table = space.take_bytes(blocks * BLOCK / GROUP * 8);
         let of_rows = space.take_bytes(runs * groups * blocks * d * pitch * BLOCK);
@@ -506,22 +523,16 @@ impl GradPlan {
     /// The launches.
     pub(super) fn steps(&self, at: &Pointers, f: &mut dyn FnMut(Step) -> Result<()>) -> Result<()> {
         let KernelGrad { view, batch, groups, rows, channels } = self.grad;
-        let (positions, plane, taps) = (view.positions(), view.plane(), view.taps());
+        let (positions, taps) = (view.positions(), view.taps());
         let columns = channels * taps;
         if batch * groups * rows * columns * positions == 0 {
             return Ok(());
         }
         let address = |word: usize| at.workspace + 4 * word as u64;
-        let operand = |i: usize, channels: usize, plane: usize| {
-            let lines = Lines { start: 0, length: plane, count: batch * groups * channels };
-            Images::input(at, i, lines, batch, address(self.magnitudes[i]))
-        };
-        let operands = [operand(0, rows, positions), operand(1, channels, plane)];
-        for (images, known) in operands.iter().zip(at.magnitudes) {
-            if known == 0 {
-                f(images.step())?;
-            }
-        }
+        let [g_lines, lines] = grad_lines(&self.grad);
+        let [g_own, own] = self.magnitudes.map(address);
+        let g = Images::input(at, 0, g_lines, groups * rows, g_own, f)?;
+        let from = Images::input(at, 1, lines, groups * channels, own, f)?;
         // Small images leave most threads of a block without work, so four channels share one.
         let units = self.places * self.inner.taps * self.width / GROUP;
         let of_block = if units < GRAD_THREADS as usize { 4 } else { 1 };
@@ -529,7 +540,7 @@ impl GradPlan {
         let module = source(&lines, None);
         let n = |x: usize| x as u64;
         let lines = positions / self.inner.positions.max(1);
-        let mut both = operands.map(|images| images.words()).concat();
+        let mut both = [g.words(), from.words()].concat();
         both.extend([batch, self.run, groups, rows, self.pitch, self.blocks].map(n));
         both.extend([lines, self.width, self.places].map(n));
         both.extend([self.exponents[0], self.exponents[1], self.rows, self.copies, self.table].map(address));

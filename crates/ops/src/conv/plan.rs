@@ -97,11 +97,14 @@ pub(crate) fn transposed(g: &Geometry, numerics: Numerics) -> Work {
 /// The convolutions of a transposed one. Where several have no taps, all positions are filled at first, line by line, which takes less time than
 /// to write every other position of a line once for each of them.
 fn classes(g: &Geometry) -> Vec<Gather> {
-    let (empty, others): (Vec<Gather>, Vec<Gather>) = g.transposed().partition(|c| c.view.taps() == 0);
-    match empty.len() > 1 && !others.is_empty() {
-        true => [vec![g.unreached()], others].concat(),
-        false => [others, empty].concat(),
+    let mut all: Vec<Gather> = g.transposed().collect();
+    let is_empty = |c: &Gather| c.view.taps() == 0;
+    let empty = all.iter().filter(|c| is_empty(c)).count();
+    if empty > 1 && empty < all.len() {
+        all.retain(|c| !is_empty(c));
+        all.insert(0, g.unreached());
     }
+    all
 }
 
 /// The gradient of a kernel.
@@ -172,16 +175,10 @@ fn takes(work: &Work, gpu: &Gpu, epilogue: &EpilogueCode) -> bool {
 
 /// The lines of both inputs whose largest magnitudes the launches need: those of the channels that are written in digits.
 pub(crate) fn reads_magnitudes(work: &Work) -> [Option<Lines>; 2] {
-    let of = |channels: usize, plane: usize| Some(Lines { start: 0, length: plane, count: channels });
     match work {
         Work::Columns { .. } | Work::Grad(_) => [None; 2],
-        Work::DigitColumns(_, classes) => {
-            [classes.first().and_then(|g| of(g.batch * g.groups * g.channels, g.view.plane())), None]
-        }
-        Work::DigitGrad(_, grad) => {
-            let KernelGrad { view, batch, groups, rows, channels } = **grad;
-            [of(batch * groups * rows, view.positions()), of(batch * groups * channels, view.plane())]
-        }
+        Work::DigitColumns(_, classes) => [classes.first().map(digits::columns_lines), None],
+        Work::DigitGrad(_, grad) => digits::grad_lines(grad).map(Some),
     }
 }
 

@@ -28,7 +28,7 @@ impl Channels {
         let mut head = format!(
             "#define CHUNK {CHUNK}\n#define ROWS {ROWS}\n#define LANES {lanes}\n#define PER_LANE {per_lane}\n#define VECTOR {vector}\n#define BATCH {batch}\n#define SINGLE {single}\n#define WIDE {wide}\n#define AFFINE {affine}\n"
         );
-        let run_warps = lines.map_or(0, |l| l.shared_by().0);
+        let run_warps = lines.map_or(0, |l| l.warps());
         if backward {
             head += &format!("#define BACKWARD\n#define RUN_WARPS {run_warps}\n");
             head += if run_warps > 0 { MAGNITUDES_CU } else { "" };
@@ -172,7 +172,7 @@ impl Channels {
             let mut blocks = self.elements_grid(run);
             if let Some((lines, to)) = run.leaves {
                 args.ptr(to);
-                blocks = [lines.blocks(lines.shared_by().0) as u32, 1, 1];
+                blocks = [lines.blocks() as u32, 1, 1];
             }
             run.cuda.launch(kernel, blocks, 256, 0, &args)?;
         }

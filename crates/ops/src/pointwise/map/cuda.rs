@@ -65,7 +65,7 @@ impl Pattern {
     fn new(program: &Pointwise, walk: &Walk, lines: Option<Lines>) -> Pattern {
         let dims = walk.dims();
         let n = dims.iter().product::<usize>();
-        let (warps, vector) = lines.map_or((0, VECTOR), |l| l.shared_by());
+        let vector = lines.map_or(VECTOR, |l| l.vector());
         let ends_whole = dims[dims.len() - 1].is_multiple_of(vector);
         let kind = |i: usize| match walk.strides(i) {
             _ if !program.reads()[i] => Kind::Unread,
@@ -80,7 +80,7 @@ impl Pattern {
         let rank = if is_flat { 1 } else { dims.len() };
         // Broadcasting and permuting reads no farther than it writes.
         let wide = n >= NARROW;
-        let leaves = lines.map(|l| (l.start / n.max(1), warps));
+        let leaves = lines.map(|l| (l.start / n.max(1), l.warps()));
         Pattern { kinds, rank, whole: is_flat || ends_whole, wide, vector, leaves }
     }
 
@@ -185,10 +185,10 @@ pub(crate) fn run_cuda(program: &Pointwise, accesses: &[Access], run: &CudaRun<'
         args.f32(k);
     }
     let mut blocks = grid(run.cuda, n.div_ceil(VECTOR));
-    if let (Some((lines, to)), Some((_, warps))) = (run.leaves, pattern.leaves) {
+    if let Some((lines, to)) = run.leaves {
         pattern.push(&mut args, std::iter::once(lines.length));
         args.ptr(to);
-        blocks = [lines.blocks(warps) as u32, 1, 1];
+        blocks = [lines.blocks() as u32, 1, 1];
     }
     let made = module_of(program, pattern);
     let kernel = run.cuda.kernel(&made.name, made.source, "map")?;
