@@ -824,3 +824,38 @@ fn initialisers_refuse_what_has_no_fan() {
     assert!(p.is_empty());
     p.orthogonal("empty", &[0, 3], 1.0).unwrap();
 }
+
+/// In a captured program the parts of an update run as soon as their gradients are there and nobody reads what they write any more: the
+/// driver of tests launches whatever is ready last in the program first.
+#[test]
+fn parts_of_an_update_wait_only_for_what_they_need() {
+    let train = |device: &Device| {
+        let mut params = Params::new(device, 3);
+        let layers = ["a", "b", "c"].map(|name| params.normal(name, &[1100, 1100], 0.0, 0.02).unwrap());
+        let running = params.zeros("running", &[2, 1100]).unwrap();
+        running.set_trainable(false);
+        let mut step = TrainStep::new(&params, Optimizer::adam(0.01), move |v| {
+            let (mut x, s) = (v[0], v[0].session());
+            for w in &layers {
+                x = x.matmul(s.param(w)?)?.tanh()?;
+            }
+            s.assign(&running, (x + s.param(&running)?)?)?;
+            (x * x)?.mean()
+        });
+        let x = Tensor::new(&[2, 1100], (0..2200).map(|i| (i as f32 * 0.37).sin()).collect()).unwrap();
+        for _ in 0..3 {
+            step.run(&[(&x).into()]).unwrap();
+        }
+        params.fingerprint().unwrap()
+    };
+    let want = train(&Device::cpu().unwrap());
+    let fake = Fake::computing(1, 1 << 28);
+    let device = Device::from_cuda(fake.open().unwrap());
+    assert_eq!(train(&device), want);
+    let names: Vec<String> = fake.launches().into_iter().map(|l| l.name).collect();
+    let last_step = &names[names.len() * 2 / 3..];
+    let first = last_step.iter().position(|n| n == "update").unwrap();
+    let computed_after = last_step[first..].iter().filter(|n| *n != "update").count();
+    let updates = last_step.iter().filter(|n| *n == "update").count();
+    assert!(updates == 3 && computed_after > 3, "{last_step:?}");
+}

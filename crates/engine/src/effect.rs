@@ -35,6 +35,25 @@ pub trait Effect: Send + Sync {
 
     /// Queues it on CUDA; its inputs are at these addresses.
     fn cuda(&self, cuda: &Arc<Cuda>, inputs: &[u64]) -> Result<()>;
+
+    /// Parts that [`Effect::cuda_part`] queues one by one, so that each runs in a captured program as soon as it can. With none, the
+    /// effect waits for all instructions.
+    fn parts(&self) -> Vec<Part> {
+        Vec::new()
+    }
+
+    /// Queues one of its parts on CUDA.
+    fn cuda_part(&self, cuda: &Arc<Cuda>, inputs: &[u64], _part: usize) -> Result<()> {
+        self.cuda(cuda, inputs)
+    }
+}
+
+/// A part of an effect.
+pub struct Part {
+    /// The inputs that it reads.
+    pub inputs: Vec<usize>,
+    /// All memory that it writes.
+    pub writes: Vec<AnyBuffer>,
 }
 
 /// Gives the inputs of an effect by number, on the CPU.
@@ -201,6 +220,10 @@ impl Effect for Assign {
 
     fn writes(&self) -> &[Param] {
         std::slice::from_ref(&self.0)
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        vec![Part { inputs: vec![0], writes: vec![self.0.buffer()] }]
     }
 
     fn cpu(&self, _cpu: &Cpu, read: &Read<'_>) -> Result<()> {

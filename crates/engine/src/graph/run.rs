@@ -1,9 +1,10 @@
 //! A compiled program and its executors. On the CPU the instructions run one after the other in one
-//! planned block; on CUDA they are captured once and replayed as one launch. Effects, which write outside the block, come last.
+//! planned block; on CUDA they are captured once and replayed as one launch. Effects, which write outside the block, come last, or where they are
+//! captured when what they need is there.
 
 use super::Origin;
 use super::compile::Plan;
-use crate::effect::{Effect, EffectOf, HostValue};
+use crate::effect::{Effect, EffectOf, HostValue, Part};
 use crate::nats::Nats;
 use crate::params::Param;
 use dittograd_device::bundle::{Bundle, write};
@@ -54,22 +55,26 @@ pub(super) struct Instruction {
     pub magnitudes: [Option<(usize, usize)>; 2],
 }
 
-/// The words of the block that an instruction reads and writes, as ranges.
+/// The words of the block that an instruction, or a part of an effect, reads and writes, and its memory outside the block, as ranges. Only
+/// effects write outside.
+#[derive(Default)]
 struct Uses {
     reads: Vec<Range<usize>>,
     writes: [Range<usize>; 3],
+    outside_reads: Vec<Range<u64>>,
+    outside_writes: Vec<Range<u64>>,
 }
 
 impl Uses {
-    /// Whether two instructions cannot run side by side.
+    /// Whether this cannot run beside an earlier one.
     fn conflicts(&self, other: &Uses) -> bool {
-        let meet = |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
-        let hits = |writes: &[Range<usize>], ranges: &[Range<usize>]| {
-            writes.iter().any(|w| ranges.iter().any(|r| meet(w, r)))
-        };
+        fn hits<T: PartialOrd>(some: &[Range<T>], others: &[Range<T>]) -> bool {
+            some.iter().any(|a| others.iter().any(|b| a.start < b.end && b.start < a.end))
+        }
         hits(&self.writes, &other.reads)
             || hits(&self.writes, &other.writes)
             || hits(&other.writes, &self.reads)
+            || hits(&self.outside_writes, &other.outside_reads)
     }
 }
 
@@ -92,23 +97,6 @@ pub(super) fn modules_of<'a>(
     seen.iter().flat_map(modules).collect()
 }
 
-impl Instruction {
-    fn uses(&self) -> Uses {
-        let read = |(place, meta): (&Place, &Meta)| match *place {
-            Place::Arena(at) => Some(at..at + meta.shape.numel()),
-            Place::Outside(..) => None,
-        };
-        let out = self.out..self.out + self.meta.shape.numel();
-        let workspace = self.workspace.0..self.workspace.0 + self.workspace.1;
-        let left = self.leaves.map_or(0..0, |(lines, at)| at..at + lines.count);
-        let known = self.magnitudes.iter().flatten().map(|&(at, count)| at..at + count);
-        Uses {
-            reads: self.ins.iter().zip(&self.metas).filter_map(read).chain(known).collect(),
-            writes: [out, workspace, left],
-        }
-    }
-}
-
 /// An index input's entries must be below a limit for some op.
 #[derive(Debug)]
 pub(super) struct Limit {
@@ -129,6 +117,24 @@ pub(super) struct Stage {
     pub effects: Vec<EffectOf<(Place, Meta)>>,
     /// Captured on CUDA.
     pub graph: Option<CudaGraph>,
+}
+
+/// An effect and one of its parts, with the part's number; `None` for an effect that has none, and is queued as a whole.
+type PartOf<'a> = (&'a EffectOf<(Place, Meta)>, usize, Option<Part>);
+
+impl Stage {
+    /// The parts of its effects.
+    fn parts(&self) -> Vec<PartOf<'_>> {
+        let mut all = Vec::new();
+        for e in &self.effects {
+            let parts = e.effect.parts();
+            if parts.is_empty() {
+                all.push((e, 0, None));
+            }
+            all.extend(parts.into_iter().enumerate().map(|(n, part)| (e, n, Some(part))));
+        }
+        all
+    }
 }
 
 /// A program ready to run with new inputs, any number of times.
@@ -177,7 +183,7 @@ impl Compiled {
         modules.sort();
         modules.dedup();
         cuda.compile_all(&modules)?;
-        let waits = self.waits();
+        let waits = self.waits()?;
         for stage in 0..self.stages.len() {
             match cuda.capture(|| self.queue(cuda, stage, Some(&waits))) {
                 Ok(graph) => {
@@ -251,7 +257,7 @@ impl Compiled {
         if programs.iter().any(|p| p.stages.len() != 1) || programs[0].stages[0].graph.is_none() {
             return Ok(None);
         }
-        let waits: Vec<Vec<Vec<usize>>> = programs.iter().map(|p| p.waits()).collect();
+        let waits: Vec<Vec<Vec<usize>>> = programs.iter().map(|p| p.waits()).collect::<Result<_>>()?;
         let queue = || {
             for (program, waits) in programs.iter().zip(&waits) {
                 // Its first instruction waits for nothing of the others.
@@ -323,39 +329,52 @@ impl Compiled {
                 ends.push(end);
             }
         }
-        for e in &self.stages[stage].effects {
-            // After all instructions, and beside the other effects: none reads what another writes.
-            if is_captured && count > 0 && ends.len() == count {
-                match waits.filter(|_| first + count == self.instructions.len()).and_then(|w| w.last()) {
-                    Some(list) => wait_for(&ends, &mut list.iter().copied())?,
-                    None => wait_for(&ends, &mut (first..first + count))?,
+        let is_told = is_captured && count > 0 && ends.len() == count;
+        let stage = &self.stages[stage];
+        let inputs_of = |e: &EffectOf<(Place, Meta)>| -> Result<Vec<u64>> {
+            e.inputs.iter().map(|i| self.address(i.0)).collect()
+        };
+        if !is_told || first + count < self.instructions.len() {
+            for e in &stage.effects {
+                // After all instructions of the stage, and beside the other effects: none reads what another writes.
+                if is_told {
+                    wait_for(&ends, &mut (first..first + count))?;
+                }
+                let inputs = inputs_of(e)?;
+                let run = || e.effect.cuda(cuda, &inputs);
+                match is_captured {
+                    true => run()?,
+                    false => self.device.timed(e.effect.name(), &[], e.effect.extent()?, run)?,
                 }
             }
-            let inputs = e.inputs.iter().map(|i| self.address(i.0)).collect::<Result<Vec<_>>>()?;
-            let run = || e.effect.cuda(cuda, &inputs);
-            match is_captured {
-                true => run()?,
-                false => self.device.timed(e.effect.name(), &[], e.effect.extent()?, run)?,
+            return Ok(());
+        }
+        for (n, (e, part, _)) in stage.parts().into_iter().enumerate() {
+            if let Some(list) = waits.and_then(|w| w.get(self.instructions.len() + n)) {
+                wait_for(&ends, &mut list.iter().copied())?;
             }
+            e.effect.cuda_part(cuda, &inputs_of(e)?, part)?;
         }
         Ok(())
     }
 
-    /// For each instruction, and for the effects after them, the ones it must wait for, without those that they wait for
-    /// themselves: who writes what it reads or writes, and who reads what it writes. Only effects write outside the block, and
-    /// they wait for all.
-    fn waits(&self) -> Vec<Vec<usize>> {
+    /// For each instruction, and then for each part of the effects after them, the instructions it must wait for, without those that they
+    /// wait for themselves: who writes what it reads or writes, and who reads what it writes.
+    fn waits(&self) -> Result<Vec<Vec<usize>>> {
         let count = self.instructions.len();
-        let uses: Vec<Uses> = self.instructions.iter().map(Instruction::uses).collect();
+        let mut uses = self.instructions.iter().map(|i| self.uses(i)).collect::<Result<Vec<_>>>()?;
+        for (e, _, part) in self.stages.last().into_iter().flat_map(Stage::parts) {
+            uses.push(self.uses_of_part(e, part.as_ref())?);
+        }
         // For each, all it waits for, directly or not, as bits.
         let mut before: Vec<Vec<u64>> = Vec::new();
         let mut waits = Vec::new();
-        for n in 0..=count {
+        for (n, now) in uses.iter().enumerate() {
             let mut all = vec![0u64; count / 64 + 1];
             let mut list = Vec::new();
             for m in (0..n.min(count)).rev() {
                 let is_known = all[m / 64] >> (m % 64) & 1 == 1;
-                if !is_known && uses.get(n).is_none_or(|now| now.conflicts(&uses[m])) {
+                if !is_known && now.conflicts(&uses[m]) {
                     list.push(m);
                     all[m / 64] |= 1 << (m % 64);
                     all.iter_mut().zip(&before[m]).for_each(|(a, b)| *a |= b);
@@ -364,7 +383,50 @@ impl Compiled {
             before.push(all);
             waits.push(list);
         }
-        waits
+        Ok(waits)
+    }
+
+    fn uses(&self, i: &Instruction) -> Result<Uses> {
+        let mut uses = Uses::default();
+        for (place, meta) in i.ins.iter().zip(&i.metas) {
+            self.reads(&mut uses, *place, meta)?;
+        }
+        uses.reads.extend(i.magnitudes.iter().flatten().map(|&(at, count)| at..at + count));
+        let out = i.out..i.out + i.meta.shape.numel();
+        let workspace = i.workspace.0..i.workspace.0 + i.workspace.1;
+        let left = i.leaves.map_or(0..0, |(lines, at)| at..at + lines.count);
+        uses.writes = [out, workspace, left];
+        Ok(uses)
+    }
+
+    /// Uses of a part of an effect; of all of it, and after everything, where it has no parts.
+    fn uses_of_part(&self, e: &EffectOf<(Place, Meta)>, part: Option<&Part>) -> Result<Uses> {
+        let mut uses = Uses::default();
+        let Some(part) = part else {
+            uses.writes[0] = 0..usize::MAX;
+            return Ok(uses);
+        };
+        for &i in &part.inputs {
+            let (place, meta) = &e.inputs[i];
+            self.reads(&mut uses, *place, meta)?;
+        }
+        for memory in &part.writes {
+            let start = memory.buffer().address("program")?;
+            uses.outside_writes.push(start..start + memory.buffer().len() as u64 * 4);
+        }
+        Ok(uses)
+    }
+
+    fn reads(&self, uses: &mut Uses, place: Place, meta: &Meta) -> Result<()> {
+        let words = meta.shape.numel();
+        match place {
+            Place::Arena(at) => uses.reads.push(at..at + words),
+            Place::Outside(..) => {
+                let start = self.address(place)?;
+                uses.outside_reads.push(start..start + words as u64 * 4);
+            }
+        }
+        Ok(())
     }
 
     fn address(&self, place: Place) -> Result<u64> {

@@ -4,7 +4,7 @@ use super::clip::{self, Clip};
 use super::kernel::{self, Slot};
 use super::rules::{HYPERS, Kind, STATES};
 use super::{Entry, Optimizer, host};
-use crate::effect::{Effect, Read};
+use crate::effect::{Effect, Part, Read};
 use crate::params::Param;
 use dittograd_device::cuda::{Cuda, Source};
 use dittograd_device::{AnyBuffer, Buffer, Cpu, Numbers, WriteGuard};
@@ -122,7 +122,33 @@ impl Target {
     }
 }
 
+/// How many parts an update has at most, and the least elements of one but the last.
+const PARTS: usize = 16;
+const LEAST: usize = 1 << 20;
+
 impl Update {
+    /// The parameters of each part. Gradients of the last ones are mostly there first, so the last part has what is left of the first.
+    fn ranges(&self) -> Vec<Range<usize>> {
+        let all: usize = self.targets.iter().map(|t| t.part.len()).sum();
+        let (mut ranges, mut end, mut len) = (Vec::new(), self.targets.len(), 0);
+        for (i, target) in self.targets.iter().enumerate().rev() {
+            len += target.part.len();
+            if i == 0 || len >= LEAST.max(all / PARTS) {
+                ranges.push(i..end);
+                (end, len) = (i, 0);
+            }
+        }
+        ranges
+    }
+
+    /// Queues the updates of some parameters on CUDA.
+    fn launch(&self, cuda: &Arc<Cuda>, inputs: &[u64], some: Range<usize>) -> Result<()> {
+        let at = |i: Option<usize>| i.map_or(0, |i| inputs[i]);
+        let slot = |i: usize| self.targets[i].slot(&self.params[i], inputs[i], at(self.targets[i].direction));
+        let slots = some.map(slot).collect::<Result<Vec<_>>>()?;
+        kernel::cuda(cuda, &slots, self.scalars.address("optimizer")?, at(self.factor))
+    }
+
     /// Runs on a device of other numbers, by the definitions; `hypers` are the scalars of the step before rounding.
     pub(super) fn host(
         &self,
@@ -175,10 +201,23 @@ impl Effect for Update {
     }
 
     fn cuda(&self, cuda: &Arc<Cuda>, inputs: &[u64]) -> Result<()> {
-        let at = |i: Option<usize>| i.map_or(0, |i| inputs[i]);
-        let slot = |((p, target), g): ((&Param, &Target), &u64)| target.slot(p, *g, at(target.direction));
-        let all = self.params.iter().zip(&self.targets).zip(inputs);
-        let slots = all.map(slot).collect::<Result<Vec<_>>>()?;
-        kernel::cuda(cuda, &slots, self.scalars.address("optimizer")?, at(self.factor))
+        self.launch(cuda, inputs, 0..self.params.len())
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        let part = |some: Range<usize>| {
+            let targets = &self.targets[some.clone()];
+            let params = self.params[some.clone()].iter().map(Param::buffer);
+            let directions = targets.iter().filter_map(|t| t.direction);
+            Part {
+                inputs: some.chain(directions).chain(self.factor).collect(),
+                writes: params.chain(targets.iter().flat_map(|t| t.states.iter().cloned())).collect(),
+            }
+        };
+        self.ranges().into_iter().map(part).collect()
+    }
+
+    fn cuda_part(&self, cuda: &Arc<Cuda>, inputs: &[u64], part: usize) -> Result<()> {
+        self.launch(cuda, inputs, self.ranges()[part].clone())
     }
 }
