@@ -30,7 +30,7 @@ const fn case(images: usize, groups: usize, channels: [usize; 2], axes: &'static
 
 /// Strides, padding, dilation, groups, one to three axes, channels and positions around the edges of tiles, several runs of images,
 /// and images of more than a run.
-const CASES: [Case; 14] = [
+const CASES: [Case; 24] = [
     case(2, 1, [33, 34], &[[9, 3, 1, 1, 1], [17, 3, 1, 1, 1]]),
     case(3, 1, [64, 64], &[[8, 3, 1, 1, 1], [8, 3, 1, 1, 1]]),
     case(2, 1, [5, 65], &[[7, 3, 1, 1, 1], [7, 3, 1, 1, 1]]),
@@ -46,6 +46,19 @@ const CASES: [Case; 14] = [
     case(1, 1, [6, 5], &[[50, 3, 1, 1, 1], [47, 3, 1, 1, 1]]),
     // Taps that skip, so that some positions are reached by none.
     case(2, 1, [8, 8], &[[21, 2, 2, 0, 2], [9, 3, 3, 2, 2]]),
+    // Strides whose classes of positions are computed together, and such that have too many classes or axes.
+    case(3, 1, [70, 66], &[[12, 3, 2, 1, 1], [8, 3, 2, 1, 1]]),
+    case(2, 2, [20, 34], &[[60, 5, 3, 2, 1]]),
+    case(2, 1, [17, 18], &[[12, 4, 3, 1, 1], [9, 3, 3, 0, 1]]),
+    case(1, 1, [9, 10], &[[4, 3, 2, 1, 1], [6, 2, 2, 0, 1], [8, 3, 2, 1, 1]]),
+    // Taps that read lines of multiples of four: whole ones, few and many.
+    case(2, 1, [20, 33], &[[10, 3, 1, 0, 1], [16, 3, 1, 0, 1]]),
+    case(2, 1, [18, 20], &[[6, 2, 1, 1, 1], [20, 8, 1, 5, 1]]),
+    case(2, 1, [18, 20], &[[44, 9, 1, 4, 1]]),
+    // Single taps that skip, of lines that fill 16 places and of such that do not.
+    case(2, 1, [20, 70], &[[14, 1, 2, 0, 1], [14, 1, 2, 0, 1]]),
+    case(2, 1, [20, 33], &[[9, 1, 3, 0, 1], [33, 1, 2, 0, 1]]),
+    case(3, 1, [12, 17], &[[8, 1, 2, 1, 1], [10, 3, 2, 1, 1]]),
 ];
 
 impl Case {

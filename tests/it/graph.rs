@@ -205,6 +205,45 @@ fn batch_norm_is_its_statistics_and_an_elementwise_op() {
     }
 }
 
+/// The gradient of `relu` is part of the gradient of max pooling after it, also where windows overlap, lines are no multiple of four, and
+/// several cells of a window are the largest.
+#[test]
+fn max_pooling_takes_in_the_gradient_before_it() {
+    let gpu = dittograd_check::gpu();
+    let devices = [device(2)].into_iter().chain(gpu.as_ref().map(|(_turn, device)| device.clone()));
+    for (d, (dims, [kernel, stride, padding, dilation])) in devices.flat_map(|d| {
+        let cases = [
+            (&[2, 3, 8, 12][..], [3, 2, 1, 1]),
+            (&[2, 3, 9, 16], [2, 2, 0, 1]),
+            (&[1, 4, 7, 9], [3, 2, 1, 1]),
+            (&[2, 2, 10, 20], [3, 1, 1, 2]),
+            (&[3, 1, 40], [5, 3, 2, 1]),
+        ];
+        cases.map(move |case| (d.clone(), case))
+    }) {
+        let run = |device: &Device, passes: Passes| {
+            let mut params = Params::new(device, 1);
+            let w = params.uniform("w", dims, -1.0, 1.0).unwrap();
+            let axes = |n: usize| vec![n; dims.len() - 2];
+            let mut step = TrainStep::new(&params, Optimizer::sgd(0.5), |v| {
+                let y = v[0].mul(v[0].session().param(&w)?)?.relu()?;
+                let pooled =
+                    y.max_pool_dilated(&axes(kernel), &axes(stride), &axes(padding), &axes(dilation))?;
+                pooled.mul(pooled)?.sum()
+            })
+            .passes(passes);
+            let x = Tensor::from_fn(Shape::new(dims).unwrap(), |i| ((i * i % 7) as f32 - 3.0) * 0.3);
+            for _ in 0..2 {
+                step.run(&[(&x).into()]).unwrap();
+            }
+            (step.loss().unwrap().to_bits(), params.fingerprint().unwrap(), step.text().unwrap().to_string())
+        };
+        let (with, without) = (run(&d, Passes::all()), run(&device(1), Passes::none()));
+        assert_eq!((&with.0, &with.1), (&without.0, &without.1), "{d} {dims:?}");
+        assert!(with.2.contains("of max_pool_bwd") && !without.2.contains("of max_pool_bwd"), "{}", with.2);
+    }
+}
+
 /// A step keeps so many programs and no more, and the one that was not used for longest goes first.
 #[test]
 fn a_step_keeps_the_programs_it_used_last() {

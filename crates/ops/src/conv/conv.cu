@@ -152,33 +152,40 @@ ditto_conv_taps(int* __restrict__ table, i64 taps, const __grid_constant__ Axes 
     }
 }
 
-// Writes a result of the kernels below.
+// Writes V neighbouring results of the kernels below, which have the same sum.
 #if DITTO_EPILOGUE
 #define EPILOGUE_ARGUMENT , epilogue_with
-__device__ __forceinline__ void write(float* out, i64 at, float sum, const Epilogue& f) {
-    Extras<1> extras;
-    Vec<1> v;
-    v.v[0] = sum;
+template <int V> __device__ __forceinline__ void write(float* out, i64 at, float sum, const Epilogue& f) {
+    Extras<V> extras;
+    Vec<V> v;
+#pragma unroll
+    for (int i = 0; i < V; ++i) v.v[i] = sum;
     extras.load(f, at, 0);
     extras.finish(f, v, at);
-    out[at] = v.v[0];
+    *(Vec<V>*)(out + at) = v;
 }
 #else
 #define EPILOGUE_ARGUMENT
-__device__ __forceinline__ void write(float* out, i64 at, float sum) { out[at] = sum; }
+template <int V> __device__ __forceinline__ void write(float* out, i64 at, float sum) {
+    Vec<V> v;
+#pragma unroll
+    for (int i = 0; i < V; ++i) v.v[i] = sum;
+    *(Vec<V>*)(out + at) = v;
+}
 #endif
 
-// Positions that no tap reaches: +0 and, with `bias`, the channel's.
+// Positions that no tap reaches: +0 and, with `bias`, the channel's. With DITTO_VC these are all positions, four at a time.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_conv_fill(float* __restrict__ out, const float* __restrict__ bias, i64 images, i64 channels, i64 positions,
                 i64 out_plane, const __grid_constant__ Axes axes EPILOGUE_PARAM) {
-    const i64 total = images * channels * positions;
+    constexpr int V = DITTO_VC ? 4 : 1;
+    const i64 of_line = positions / V, total = images * channels * of_line;
     const Digits digits(positions, axes);
     for (i64 e = (i64)blockIdx.x * 256 + threadIdx.x; e < total; e += (i64)gridDim.x * 256) {
         // The division of 32 bits is many times shorter.
-        const i64 line = e >> 31 ? e / positions : (unsigned)e / (unsigned)positions;
+        const i64 line = e >> 31 ? e / of_line : (unsigned)e / (unsigned)of_line, place = (e - line * of_line) * V;
         const float value = bias ? __fadd_rn(0.0f, bias[line % channels]) : 0.0f;
-        write(out, line * out_plane + digits.place((unsigned)(e - line * positions)), value EPILOGUE_ARGUMENT);
+        write<V>(out, line * out_plane + digits.place((unsigned)place), value EPILOGUE_ARGUMENT);
     }
 }
 
@@ -232,7 +239,7 @@ ditto_conv_direct(const float* __restrict__ w, const float* __restrict__ source,
                 from += s.plane;
             }
             if (left < CHUNK) sum = first ? chain : __fadd_rn(sum, chain);
-            write(out, image * s.out_image + line * s.out_plane + digits.place((unsigned)p),
+            write<1>(out, image * s.out_image + line * s.out_plane + digits.place((unsigned)p),
                   bias ? __fadd_rn(sum, add) : sum EPILOGUE_ARGUMENT);
         }
     }
@@ -257,7 +264,7 @@ ditto_conv_reduce(const float* __restrict__ partial, float* __restrict__ out, co
                 total >> 31 ? e / plane % channels : (unsigned)e / (unsigned)plane % (unsigned)channels;
             sum = __fadd_rn(sum, bias[channel]);
         }
-        write(out, e, sum EPILOGUE_ARGUMENT);
+        write<1>(out, e, sum EPILOGUE_ARGUMENT);
     }
 }
 

@@ -12,13 +12,20 @@
 //   LEAST_EXPONENT    the contract's
 //   DITTO_VECTOR      1: channels are aligned and multiples of 4 long
 //   DITTO_WARPS       warps that find the largest magnitude of a channel: 1 or 8
-//   DITTO_LINES       rows, or channels of an image of the source, whose digits a block of threads makes for a gradient: 1 or 4
+//   DITTO_ROWS        rows of a gradient whose digits a block of threads makes: 1 or 4
+//   DITTO_LINES       channels of an image of the source whose digits a block of threads makes: a power of two up to 32
+//   DITTO_TAPS        taps along the innermost axis whose digits a thread makes together: all of them if they and positions are 1 apart, or 1
+//   DITTO_BEFORE      which of them reads the element with the number of the position
+//   DITTO_FOURS       1: there is one, and lines of the source are multiples of 4 long
+//   DITTO_PACKED      1: lines of two axes would leave much of 16 places empty, so that all positions are one line of as many taps as there are in all
 //   DITTO_GRAD        1: the product is the gradient of a kernel
 //   DITTO_HOPPER      1: `wgmma`, which compute capability 9.0 has; 0: `mma.sync`
 //   DITTO_WM, _WN     of a tile, down and across: warps, or with `wgmma` warp groups, one across
 //   DITTO_STAGES      blocks of digits in shared memory
-//   DITTO_VC          1: 8-byte stores of the product's results
-//   MOST_AXES         of an image
+//   DITTO_VC          1: 16-byte stores of the product's results: lines of results are multiples of 4
+//   DITTO_WIDE        1: there are 2^31 results or more
+//   DITTO_AXES        of an image, at most
+//   DITTO_CLASSES     of a convolution: those that are computed together, see below
 //
 // Group q of k, 16 terms, lies `table[q]` bytes from where its column begins, so taps and images need no arithmetic here:
 //   of a convolution  k is (tap, channel). The digits of an image lie in a box, [item][digit][position][padded channels], whose positions
@@ -26,18 +33,20 @@
 //   of a gradient     k is (image, line, place in the line), lines of an image padded to 16 places. The source is copied once for each tap
 //                     along the innermost axis, [tap][image][channel][digit][line][place], so that all groups are aligned. The taps along
 //                     the other axes are offsets of lines, which again include those beyond the image.
+// A transposed convolution with strides is several convolutions, classes of its positions. They read one box and have rows of one kernel, and
+// differ in taps and in where results lie. A tile is of one class, so that all of them are one launch.
 // The rows' digits are [item][block][digit][pitch][KB], as those of matrix products. A block is 4 groups, the last one filled up with zeros.
 
 struct Axis {
-    i64 positions, step, taps, first, tap_step, source;  // position p and tap t read element p * step + first + t * tap_step
-    i64 low, extent, stride;                             // the box: its first element, its size, and its stride
+    i64 positions, step, taps, first, tap_step, source;  // position p and tap t read element (p * step) * scale + first + t * tap_step
+    i64 low, scale, extent, stride;                      // the box: its first element, elements from place to place, its size, and its stride
     i64 out_first, out_step, out;                        // of the result
     i64 w_first, w_step, w;                              // of the kernel
 };
 
 struct Axes {
     i64 rank;  // or with one axis less, if the innermost one is apart
-    Axis axis[MOST_AXES];
+    Axis axis[DITTO_AXES];
 
     // Where a tap reads in the box for position 0.
     __device__ __forceinline__ i64 tap(unsigned tap) const {
@@ -83,7 +92,7 @@ struct Axes {
         for (int d = (int)rank - 1; d >= 0; --d) {
             const Axis& a = axis[d];
             const unsigned next = b / (unsigned)a.extent;
-            const int x = (int)(b - next * (unsigned)a.extent) + (int)a.low;
+            const int x = (int)(b - next * (unsigned)a.extent) * (int)a.scale + (int)a.low;
             in = in && (unsigned)x < (unsigned)a.source;
             at += x * stride;
             stride *= a.source;
@@ -92,6 +101,13 @@ struct Axes {
         return in ? at : -1;
     }
 };
+
+// A convolution: its taps in all, blocks of k, where its rows' digits and its table begin, and its axes. For a gradient there is one.
+struct Class {
+    i64 taps, blocks, digits, table;
+    Axes axes;
+};
+struct Classes { Class each[DITTO_CLASSES]; };
 
 #if DITTO_PART < 3
 
@@ -103,11 +119,22 @@ struct Images {
     i64 lines;                   // images * channels
 };
 
-// The largest of `count` magnitudes, `stride` apart, for all lanes of a warp.
-__device__ __forceinline__ unsigned largest_of(const unsigned* x, i64 count, i64 stride) {
+// The largest of `count` magnitudes, `stride` apart, for all of so many neighbouring lanes. The whole warp calls it.
+template <int LANES> __device__ __forceinline__ unsigned largest_of(const unsigned* x, i64 count, i64 stride) {
     unsigned largest = 0;
-    for (i64 i = threadIdx.x % 32; i < count; i += 32) largest = max(largest, x[i * stride]);
-    return __reduce_max_sync(~0u, largest);
+    for (i64 i = threadIdx.x % LANES; i < count; i += LANES) largest = max(largest, x[i * stride]);
+#pragma unroll
+    for (int o = LANES / 2; o > 0; o /= 2) largest = max(largest, __shfl_xor_sync(~0u, largest, o));
+    return largest;
+}
+
+// Writes 16 bytes of each digit of 16 numbers, `apart` bytes from one digit to the next.
+__device__ __forceinline__ void put(const float* x, float scale, unsigned char* to, i64 apart) {
+    unsigned words[4][DIGITS];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) split({x[i * 4], x[i * 4 + 1], x[i * 4 + 2], x[i * 4 + 3]}, scale, words[i]);
+#pragma unroll
+    for (int d = 0; d < DIGITS; ++d) *(uint4*)(to + d * apart) = make_uint4(words[0][d], words[1][d], words[2][d], words[3][d]);
 }
 
 #endif
@@ -134,7 +161,6 @@ struct Boxes {
     int* exponents;           // [item]
     unsigned char* digits;
     i64* table;
-    i64 taps, blocks;
 };
 
 struct Kernel {
@@ -145,14 +171,14 @@ struct Kernel {
     unsigned char* digits;
 };
 
-// The digits of a row of the kernel: a block of threads has it.
-__device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, const Axes& axes, i64 index) {
+// The digits of a row of a class's kernel: a block of threads has it.
+__device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, const Class& c, i64 index) {
     const i64 group = index / w.pitch, row = index % w.pitch;
     const float* from = w.w + group * w.by_group + row * w.by_row;
     const bool in = row < w.rows;
     // Where the first taps are.
     __shared__ unsigned shared[8], places[64];
-    if (threadIdx.x < min(64u, (unsigned)s.taps)) places[threadIdx.x] = (unsigned)axes.weight(threadIdx.x);
+    if (threadIdx.x < min(64u, (unsigned)c.taps)) places[threadIdx.x] = (unsigned)c.axes.weight(threadIdx.x);
     float m = 0.0f;
     // A row has fewer than 2^32 numbers.
     const unsigned plane = (unsigned)w.plane, numbers = in ? (unsigned)w.channels * plane : 0;
@@ -162,18 +188,18 @@ __device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, c
     const int e = exponent_of(__reduce_max_sync(~0u, shared[threadIdx.x % 8]));
     const float scale = scale_of(e);
     if (threadIdx.x == 0) w.exponents[index] = e;
-    for (unsigned word = threadIdx.x; word < (unsigned)s.blocks * (KB / 4); word += 256) {
+    for (unsigned word = threadIdx.x; word < (unsigned)c.blocks * (KB / 4); word += 256) {
         const unsigned tap = word * 4 / (unsigned)s.padded, channel = word * 4 % (unsigned)s.padded;
         Quad x = {};
-        if (in && tap < (unsigned)s.taps) {
-            const float* at = from + (tap < 64 ? places[tap] : axes.weight(tap)) + channel * w.by_channel;
+        if (in && tap < (unsigned)c.taps) {
+            const float* at = from + (tap < 64 ? places[tap] : c.axes.weight(tap)) + channel * w.by_channel;
 #pragma unroll
             for (int i = 0; i < 4; ++i, at += w.by_channel)
                 if (channel + i < (unsigned)w.channels) x.v[i] = *at;
         }
         unsigned digits[DIGITS];
         split(x, scale, digits);
-        unsigned char* to = w.digits + ((group * s.blocks + word / 16) * DIGITS * w.pitch + row) * KB + word_at(row, (int)(word % 16));
+        unsigned char* to = w.digits + c.digits + ((group * c.blocks + word / 16) * DIGITS * w.pitch + row) * KB + word_at(row, (int)(word % 16));
 #pragma unroll
         for (int d = 0; d < DIGITS; ++d) *(unsigned*)(to + d * w.pitch * KB) = digits[d];
     }
@@ -203,34 +229,27 @@ __device__ __forceinline__ void part_of_box(const Boxes& s, const Axes& axes, un
     const float* from = s.images.x + (item * channels + chunk * 16) * s.images.plane + at;
     const int count = at >= 0 ? (int)channels - (int)chunk * 16 : 0;
     // The numbers are under way while the scale is found.
-    Quad x[4];
+    float x[16];
 #pragma unroll
-    for (int i = 0; i < 16; ++i, from += s.images.plane) x[i / 4].v[i % 4] = i < count ? *from : 0.0f;
+    for (int i = 0; i < 16; ++i, from += s.images.plane) x[i] = i < count ? *from : 0.0f;
     const int e = exponent_of(largest_of_block(s.images.magnitudes + item * channels, channels));
     if (unit == 0 && threadIdx.x == 0) s.exponents[item] = e;
     if (place >= s.box || chunk >= chunks) return;
-    unsigned words[4][DIGITS];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) split(x[i], scale_of(e), words[i]);
-    unsigned char* to = s.digits + (item * DIGITS * s.box + place) * s.padded + chunk * 16;
-#pragma unroll
-    for (int d = 0; d < DIGITS; ++d, to += s.box * s.padded) *(uint4*)to = make_uint4(words[0][d], words[1][d], words[2][d], words[3][d]);
+    put(x, scale_of(e), s.digits + (item * DIGITS * s.box + place) * s.padded + chunk * 16, s.box * s.padded);
 }
 
-// Blocks: one for the table of k, then one for each row of the kernel, then those for the images.
+// Blocks: for each class one for the table of k, then one for each row of its kernel; then those for the images.
 extern "C" __global__ void __launch_bounds__(256)
-ditto_conv_digits(const __grid_constant__ Boxes s, const __grid_constant__ Kernel w, const __grid_constant__ Axes axes) {
-    const i64 index = blockIdx.x, rows = w.groups * w.pitch;
-    if (index == 0) {
-        const unsigned chunks = (unsigned)s.padded / 16;
-        for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 256) {
-            const unsigned tap = q / chunks;
-            s.table[q] = tap < s.taps ? axes.tap(tap) * s.padded + q % chunks * 16 : 0;
-        }
-    } else if (index <= rows) {
-        row_of_kernel(w, s, axes, index - 1);
-    } else {
-        part_of_box(s, axes, (unsigned)(index - 1 - rows));
+ditto_conv_digits(const __grid_constant__ Boxes s, const __grid_constant__ Kernel w, const __grid_constant__ Classes classes) {
+    const i64 of_class = 1 + w.groups * w.pitch, index = blockIdx.x;
+    if (index >= DITTO_CLASSES * of_class) return part_of_box(s, classes.each[0].axes, (unsigned)(index - DITTO_CLASSES * of_class));
+    const Class& c = classes.each[DITTO_CLASSES > 1 ? index / of_class : 0];
+    const i64 row = index % of_class - 1;
+    if (row >= 0) return row_of_kernel(w, s, c, row);
+    const unsigned chunks = (unsigned)s.padded / 16;
+    for (unsigned q = threadIdx.x; q < (unsigned)c.blocks * 4; q += 256) {
+        const unsigned tap = q / chunks;
+        s.table[c.table + q] = tap < c.taps ? c.axes.tap(tap) * s.padded + q % chunks * 16 : 0;
     }
 }
 
@@ -248,73 +267,78 @@ struct Grad {
     i64* table;
 };
 
-// Sixteen numbers, `step` apart from `from` on, of which those from `low` on and before `high` are there; the others are 0. `whole`: four numbers
-// that lie together and at a multiple of 16 bytes can be read if one of them is there.
-__device__ __forceinline__ void sixteen(Quad (&x)[4], const float* from, i64 step, int low, int high, bool whole) {
-    if (step == 1 && whole) {
-        const int shift = (int)((u64)from / 4 % 4);
-        float v[20];
+// COUNT numbers of a line of `length`, `step` apart from element `begin` on; 0 where there is none. `fours`: steps are 1, length and begin + BEFORE
+// are multiples of 4, and the line begins at a multiple of 16 bytes, so that 16 numbers from the one with number BEFORE on are read four at a time.
+template <int BEFORE, int COUNT>
+__device__ __forceinline__ void numbers(float (&x)[COUNT], const float* line, int begin, int length, int step, bool fours) {
+    auto one = [&](int at) { return (unsigned)at < (unsigned)length ? line[at] : 0.0f; };
+    if (fours) {
 #pragma unroll
-        for (int i = 0; i < 5; ++i) {
-            const int first = i * 4 - shift;
-            const bool in = first + 3 >= low && first < high && first < 16;
-            const float4 f = in ? *(const float4*)(from + first) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            v[i * 4] = f.x, v[i * 4 + 1] = f.y, v[i * 4 + 2] = f.z, v[i * 4 + 3] = f.w;
+        for (int i = 0; i < COUNT; ++i)
+            if (i < BEFORE || i >= BEFORE + 16) x[i] = one(begin + i);
+#pragma unroll
+        for (int i = BEFORE; i < BEFORE + 16; i += 4) {
+            const Quad four = quad<1>(line, begin + i, length);
+#pragma unroll
+            for (int j = 0; j < 4; ++j) x[i + j] = four.v[j];
         }
-#pragma unroll
-        for (int i = 0; i < 18; ++i) v[i] = shift & 2 ? v[i + 2] : v[i];
-#pragma unroll
-        for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = shift & 1 ? v[i + 1] : v[i];
-        if (low > 0 || high < 16)
-#pragma unroll
-            for (int i = 0; i < 16; ++i) x[i / 4].v[i % 4] = i >= low && i < high ? x[i / 4].v[i % 4] : 0.0f;
     } else {
 #pragma unroll
-        for (int i = 0; i < 16; ++i, from += step) x[i / 4].v[i % 4] = i >= low && i < high ? *from : 0.0f;
+        for (int i = 0; i < COUNT; ++i) x[i] = one(begin + i * step);
     }
 }
 
-// Writes 16 bytes of each digit, `apart` bytes from one digit to the next.
-__device__ __forceinline__ void put(const Quad (&x)[4], float scale, unsigned char* to, i64 apart) {
-    unsigned words[4][DIGITS];
+#if DITTO_PACKED
+// What a tap reads for 16 neighbouring positions of two axes.
+template <int COUNT> __device__ __forceinline__ void around(float (&x)[COUNT], const Axes& axes, unsigned tap, unsigned position, const float* channel) {
+    const Axis &down = axes.axis[0], &across = axes.axis[1];
+    const unsigned columns = (unsigned)across.positions, taps = (unsigned)across.taps;
+    unsigned row = position / columns, column = position - row * columns;
+    const int from_row = (int)down.first + (int)(tap / taps) * (int)down.tap_step, from_column = (int)across.first + (int)(tap % taps) * (int)across.tap_step;
+    const int rows = (int)down.source, width = (int)across.source;
+    const int down_step = (int)(down.step * down.scale), across_step = (int)(across.step * across.scale);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) split(x[i], scale, words[i]);
-#pragma unroll
-    for (int d = 0; d < DIGITS; ++d) *(uint4*)(to + d * apart) = make_uint4(words[0][d], words[1][d], words[2][d], words[3][d]);
+    for (int i = 0; i < 16; ++i) {
+        const int y = (int)row * down_step + from_row, z = (int)column * across_step + from_column;
+        x[i] = row < (unsigned)down.positions && (unsigned)y < (unsigned)rows && (unsigned)z < (unsigned)width ? channel[y * width + z] : 0.0f;
+        if (++column == columns) column = 0, ++row;
+    }
 }
+#endif
 
-// Whether `sixteen` can read four numbers of images together.
-__device__ __forceinline__ bool are_whole(const Images& s) { return (u64)s.x % 16 == 0 && s.lines * s.plane % 4 == 0; }
+__device__ __forceinline__ bool is_aligned(const Images& s) { return (u64)s.x % 16 == 0; }
 
-// Blocks: one for the table of k, then one for each DITTO_LINES rows of a run of the gradient, then one for each DITTO_LINES lines of the source,
-// a channel of an image each. `inner`: the innermost axis, of which `axes` has none.
+// Blocks: one for the table of k, then one for each DITTO_ROWS rows of a run of the gradient, then one for each DITTO_LINES lines of the source,
+// a channel of an image each. `inner`: the innermost axis, of which `axes` has none, or the line that all positions are.
 extern "C" __global__ void __launch_bounds__(128)
 ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ Axes axes, const __grid_constant__ Axis inner) {
-    constexpr unsigned EACH = 128 / DITTO_LINES;
     // All counts are below 2^31. Rows are multiples of 8.
-    const i64 runs = (s.images + s.run - 1) / s.run, rows = runs * s.groups * s.pitch, index = ((i64)blockIdx.x - 1) * DITTO_LINES + threadIdx.x / EACH;
-    const unsigned of_line = (unsigned)s.width / 16, of_image = (unsigned)s.lines * of_line, thread = threadIdx.x % EACH;
-    // Numbers are under way while their scale is found.
-    Quad x[4];
-    if (blockIdx.x == 0) {
+    const i64 runs = (s.images + s.run - 1) / s.run, rows = runs * s.groups * s.pitch, block = (i64)blockIdx.x - 1, of_rows = rows / DITTO_ROWS;
+    const unsigned of_line = (unsigned)s.width / 16, of_image = (unsigned)s.lines * of_line;
+    if (block < 0) {
         for (unsigned q = threadIdx.x; q < (unsigned)s.blocks * 4; q += 128) {
             const unsigned rest = q % of_image;
             const i64 image = q / of_image;
             s.table[q] = image * s.source.channels * DIGITS * s.box * s.width + axes.place(rest / of_line).box * s.width + rest % of_line * 16;
         }
-    } else if (index < rows) {
+    } else if (block < of_rows) {
+        constexpr unsigned EACH = 128 / DITTO_ROWS;
+        const i64 index = block * DITTO_ROWS + threadIdx.x / EACH;
+        const unsigned thread = threadIdx.x % EACH;
         const i64 item = index / s.pitch, row = index % s.pitch, run = item / s.groups, group = item % s.groups;
         const i64 image = run * s.run, count = min(s.run, s.images - image), channel = group * s.rows + row;
-        const bool in = row < s.rows, whole = are_whole(s.g);
+        const bool in = row < s.rows, fours = (int)inner.positions % 4 == 0 && is_aligned(s.g);
         const unsigned units = (unsigned)s.blocks * 4;
+        // Numbers are under way while their scale is found.
+        float x[16];
         auto load = [&](unsigned q) {
             const unsigned of = q / of_image, rest = q - of * of_image, line = rest / of_line, place = (rest - line * of_line) * 16;
-            const float* from = s.g.x + ((image + of) * s.g.channels + channel) * s.g.plane + line * inner.positions + place;
-            sixteen(x, from, 1, 0, in && of < count ? (int)inner.positions - (int)place : 0, whole);
+            const float* from = s.g.x + ((image + of) * s.g.channels + channel) * s.g.plane + line * inner.positions;
+            numbers<0>(x, from, (int)place, in && of < count ? (int)inner.positions : 0, 1, fours);
         };
         unsigned q = thread;
         if (q < units) load(q);
-        const int e = exponent_of(in ? largest_of(s.g.magnitudes + image * s.g.channels + channel, count, s.g.channels) : 0);
+        const int e = exponent_of(largest_of<32>(s.g.magnitudes + image * s.g.channels + channel, in ? count : 0, s.g.channels));
         if (thread == 0) s.g_exponents[index] = e;
         while (q < units) {
             unsigned char* to = s.g_digits + ((item * s.blocks + q / 4) * DIGITS * s.pitch + row) * KB + word_at(row, (int)(q % 4 * 4));
@@ -322,33 +346,43 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
             if ((q += EACH) < units) load(q);
         }
     } else {
-        const i64 line = index - rows, image = line / s.source.channels, channel = line % s.source.channels;
-        if (line >= s.source.lines) return;
+        constexpr unsigned EACH = 128 / DITTO_LINES;
+        const i64 wanted = (block - of_rows) * DITTO_LINES + threadIdx.x / EACH, line = min(wanted, s.source.lines - 1);
+        const unsigned thread = threadIdx.x % EACH;
+        const i64 image = line / s.source.channels, channel = line % s.source.channels;
         const i64 run = image / s.run, begin = run * s.run, count = min(s.run, s.images - begin);
         const float* channel_at = s.source.x + line * s.source.plane;
-        const bool whole = are_whole(s.source);
-        const unsigned boxes = (unsigned)s.box, units = boxes * (unsigned)inner.taps * of_line;
+        constexpr int TAPS = DITTO_TAPS;
+        const bool fours = DITTO_FOURS && is_aligned(s.source);
+        const unsigned boxes = (unsigned)s.box, units = wanted == line ? boxes * ((unsigned)inner.taps / TAPS) * of_line : 0;
         struct Unit { unsigned tap, box, place; };
         auto unit_at = [&](unsigned unit) {
-            const unsigned rest = unit / of_line, tap = rest / boxes;
-            return Unit{tap, rest - tap * boxes, (unit - rest * of_line) * 16};
+            const unsigned rest = unit / of_line, taps = rest / boxes;
+            return Unit{taps * TAPS, rest - taps * boxes, (unit - rest * of_line) * 16};
         };
+        // What is read beyond the last position counts nothing, since the gradient's digits are zeros there.
+        float x[16 + TAPS - 1];
         auto load = [&](const Unit& u) {
-            const int step = (int)inner.step, begin = (int)u.place * step + (int)inner.first + (int)u.tap * (int)inner.tap_step;
+            const int step = TAPS > 1 ? 1 : (int)inner.step, begin = (int)u.place * step + (int)inner.first + (int)u.tap * (int)inner.tap_step;
+#if DITTO_PACKED
+            around(x, axes, u.tap, u.place, channel_at);
+            return;
+#endif
             const i64 outer = axes.source(u.box);
-            // Those in the image are a range, too.
-            const int source = (int)inner.source, before = (max(-begin, 0) + step - 1) / step, in = (max(source - begin, 0) + step - 1) / step;
-            const int there = outer >= 0 ? min((int)inner.positions - (int)u.place, in) : 0;
-            sixteen(x, channel_at + outer * inner.source + begin, step, before, there, whole);
+            numbers<DITTO_BEFORE>(x, channel_at + outer * inner.source, begin, outer >= 0 ? (int)inner.source : 0, step, fours);
         };
         unsigned unit = thread;
         Unit u = unit_at(unit);
         if (unit < units) load(u);
-        const int e = exponent_of(largest_of(s.source.magnitudes + begin * s.source.channels + channel, count, s.source.channels));
-        if (thread == 0) s.source_exponents[run * s.source.channels + channel] = e;
+        constexpr int LANES = EACH < 32 ? EACH : 32;
+        const int e = exponent_of(largest_of<LANES>(s.source.magnitudes + begin * s.source.channels + channel, count, s.source.channels));
+        if (thread == 0 && units > 0) s.source_exponents[run * s.source.channels + channel] = e;
         const i64 size = s.box * s.width;
+        const i64 copy = s.images * s.source.channels * DIGITS * size;
         while (unit < units) {
-            put(x, scale_of(e), s.copies + (u.tap * s.images * s.source.channels + line) * DIGITS * size + u.box * s.width + u.place, size);
+            unsigned char* const to = s.copies + u.tap * copy + line * DIGITS * size + u.box * s.width + u.place;
+#pragma unroll
+            for (int t = 0; t < TAPS; ++t) put(x + t, scale_of(e), to + t * copy, size);
             if ((unit += EACH) < units) load(u = unit_at(unit));
         }
     }
@@ -356,11 +390,18 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
 
 #else
 
+// Where a result lies.
+#if DITTO_WIDE
+typedef i64 Offset;
+#else
+typedef int Offset;
+#endif
+
 struct Product {
     const unsigned char *a, *b;
     const int *ea, *eb;
     const i64* table;
-    i64 m, n, blocks, pitch;
+    i64 m, n, pitch;
     i64 groups, items;       // of a convolution, as many items as groups; of a gradient, runs * groups
     i64 of_digit, of_group;  // bytes of b
     // Of a convolution: positions of an image, the bytes of a position, and the floats of a channel of the result.
@@ -393,32 +434,37 @@ struct Result {
 #define RESULT(out, bias) Result{out, bias}
 #endif
 
-// A tile: its first row and column, and the groups of k that there are: the last run may have fewer images.
+// A tile: its first row and column, the groups of k that there are (the last run may have fewer images), and where its rows' digits begin.
 struct Tile {
-    i64 row, column, item, group, image, terms, blocks;
+    i64 row, column, item, group, image, terms, blocks, digits;
+    unsigned of_class;
 
     Tile() = default;
-    __device__ __forceinline__ Tile(const Product& p, unsigned index, int height, int width) {
+    __device__ __forceinline__ Tile(const Product& p, const Classes& classes, unsigned index, int height, int width) {
         const unsigned tall = (unsigned)((p.m + height - 1) / height), wide = (unsigned)((p.n + width - 1) / width);
+        of_class = DITTO_CLASSES > 1 ? index / (count(p, height, width) / DITTO_CLASSES) : 0;
+        index -= of_class * (count(p, height, width) / DITTO_CLASSES);
+        const Class& c = classes.each[of_class];
         const unsigned of = index / tall / wide, run = of / (unsigned)p.groups;
         row = (i64)(index % tall) * height;
         column = (i64)(index / tall % wide) * width;
         item = of;
         group = of - run * (unsigned)p.groups;
         image = run * p.run;
-        terms = DITTO_GRAD ? min(p.run, p.images - image) * p.of_terms : p.blocks * 4;
+        terms = DITTO_GRAD ? min(p.run, p.images - image) * p.of_terms : c.blocks * 4;
         blocks = (terms + 3) / 4;
+        digits = c.digits + item * c.blocks * DIGITS * p.pitch * KB;
     }
     static __device__ __forceinline__ unsigned count(const Product& p, int height, int width) {
-        return (unsigned)((p.m + height - 1) / height) * (unsigned)((p.n + width - 1) / width) * (unsigned)p.items;
+        return (unsigned)((p.m + height - 1) / height) * (unsigned)((p.n + width - 1) / width) * (unsigned)p.items * DITTO_CLASSES;
     }
 
     // Where the digits of a row begin.
     __device__ __forceinline__ const unsigned char* row_digits(const Product& p, i64 row) const {
-        return p.a + (item * p.blocks * DIGITS * p.pitch + min(row, p.pitch - 1)) * KB;
+        return p.a + digits + min(row, p.pitch - 1) * KB;
     }
     // Where a column's digits begin, to which `table` is added, its scale, and where its results lie in a row: -1 if there are none.
-    struct Column { const unsigned char* digits; float scale; i64 place; };
+    struct Column { const unsigned char* digits; float scale; Offset place; };
     __device__ __forceinline__ Column column_at(const Product& p, const Axes& axes, i64 at) const {
         const bool in = at < p.n;
         const i64 column = min(at, p.n - 1);
@@ -429,13 +475,13 @@ struct Tile {
             const i64 channel = quotient(column, p.taps), tap = column - channel * p.taps, outer = quotient(tap, p.inner_taps);
             x.digits = from + image * p.of_image + channel * DIGITS * p.of_digit + (tap - outer * p.inner_taps) * p.copy +
                        axes.tap((unsigned)outer) * p.width;
-            x.place = column;
+            x.place = (Offset)column;
             e = p.eb[item * p.channels + channel];
         } else {
             const i64 of = quotient(column, p.positions);
             const Axes::Place place = axes.place((unsigned)(column - of * p.positions));
             x.digits = from + of * p.of_image + place.box * p.width;
-            x.place = of * p.groups * p.m * p.plane + place.result;
+            x.place = (Offset)(of * p.groups * p.m * p.plane + place.result);
             e = p.eb[of * p.groups + group];
         }
         x.scale = column_scale_of(e);
@@ -443,58 +489,81 @@ struct Tile {
         return x;
     }
 
-    // Ends the sums of a warp's 16 rows from `row` on, of which this lane has rows lane / 4 and 8 more, and of N / 4 groups of 8 columns, of which
-    // it has columns lane % 4 * 2 and one more. `scales`, `places`: of the warp's columns.
+    // What the ends of a lane's two rows need, lane / 4 of a warp's 16 rows from `row` on and 8 more: exponents and bias.
+    struct Rows { int e[2]; float add[2]; };
+    __device__ __forceinline__ Rows rows_at(const Product& p, const Result& result, i64 row) const {
+        Rows x;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            const i64 r = min(row + threadIdx.x % 32 / 4 + h * 8, p.m - 1);
+            x.e[h] = p.ea[item * p.pitch + r];
+            x.add[h] = result.bias ? result.bias[group * p.m + r] : -0.0f;
+        }
+        return x;
+    }
+
+    // Ends the sums of a warp's 16 rows from `row` on, of which this lane has those of `rows`, and of N / 4 groups of 8 columns, of which it
+    // has columns lane % 4 * 2 and one more. `scales`, `places`: of the warp's columns. Results go through the warp's `spread`, 32 columns at
+    // a time, so that neighbouring lanes write neighbouring results: W of a row each.
     template <int N> __device__ __forceinline__ void end(const Product& p, const Result& result, const int (&sums)[WEIGHTS][N], i64 row,
-                                                         const float* scales, const i64* places) const {
-        const int lane = threadIdx.x % 32, own = lane % 4 * 2;
-        // First the sums become numbers, which frees the registers for what the epilogue reads.
+                                                         const Rows& rows, const float* scales, const Offset* places, float* spread) const {
+        constexpr int W = DITTO_VC ? 4 : 1, LANES = 32 / W, STEPS = 16 / W, TOGETHER = STEPS < 8 ? STEPS : 8, TURNS = N / 16 * STEPS / TOGETHER;
+        const int lane = threadIdx.x % 32, down = lane / LANES, across = lane % LANES * W;
+        // Sums become numbers at first, which frees the registers for what the epilogue reads.
         float y[2][N / 2];
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            const i64 r = min(row + lane / 4 + h * 8, p.m - 1);
-            const RowScale scale(p.ea[item * p.pitch + r]);
-            const float add = result.bias ? result.bias[group * p.m + r] : -0.0f;
+            const RowScale scale(rows.e[h]);
 #pragma unroll
             for (int i = 0; i < N / 2; ++i) {
-                const int g = i / 2, e = i % 2;
-                y[h][i] = __fadd_rn(scale.finished(total(sums, g * 4 + h * 2 + e), scales[g * 8 + own + e]), add);
+                y[h][i] = __fadd_rn(scale.finished(total(sums, i / 2 * 4 + h * 2 + i % 2), scales[i / 2 * 8 + lane % 4 * 2 + i % 2]), rows.add[h]);
             }
         }
-#pragma unroll
-        for (int h = 0; h < 2; ++h) {
-            const i64 r = row + lane / 4 + h * 8, line = (DITTO_GRAD ? item * p.m + r : group * p.m + r) * p.plane;
-            if (r >= p.m) continue;
-            // Loads of several groups are under way together.
-            constexpr int W = DITTO_VC ? 2 : 1, TOGETHER = 4;
-#pragma unroll
-            for (int g0 = 0; g0 < N / 4; g0 += TOGETHER) {
-                i64 place[TOGETHER][2 / W];
-                Extras<W> extras[TOGETHER][2 / W];
-#pragma unroll
-                for (int g = 0; g < TOGETHER; ++g)
-#pragma unroll
-                    for (int e = 0; e < 2 / W; ++e) {
-                        place[g][e] = places[(g0 + g) * 8 + own + e];
+        // Row r, column c. Rows that are written together lie in other banks.
+        auto at = [&](int r, int c) { return spread + r * 32 + (c ^ (r & 3) * 8); };
+        const i64 line = (DITTO_GRAD ? item * p.m : group * p.m) + row + down;
+        const int count = (int)min((i64)16, p.m - row) - down;
+        // A turn is TOGETHER steps, each a row further than the one before, or W rows.
+        Extras<W> extras[2][TOGETHER];
+        auto place_in = [&](int turn) { return places[turn * TOGETHER / STEPS * 32 + across]; };
+        auto row_in = [](int turn, int step) { return (turn * TOGETHER % STEPS + step) * W; };
+        auto load = [&](int turn) {
 #if DITTO_EPILOGUE
-                        if (place[g][e] >= 0) extras[g][e].load(*result.epilogue, line + place[g][e], 0);
+            const Offset place = place_in(turn);
+#pragma unroll
+            for (int i = 0; i < TOGETHER; ++i) {
+                // Where nothing is wanted any place will do: a load that might not happen keeps a register for what was there before.
+                const int r = row_in(turn, i);
+                extras[turn % 2][i].load(*result.epilogue, place >= 0 && r < count ? (line + r) * p.plane + place : 0, 0);
+            }
 #endif
+        };
+        load(0);
+#pragma unroll
+        for (int turn = 0; turn < TURNS; ++turn) {
+            if (turn + 1 < TURNS) load(turn + 1);
+            if (turn * TOGETHER % STEPS == 0) {
+                __syncwarp();
+#pragma unroll
+                for (int h = 0; h < 2; ++h)
+#pragma unroll
+                    for (int g = 0; g < 4; ++g) {
+                        const float* const pair = y[h] + (turn * TOGETHER / STEPS * 4 + g) * 2;
+                        *(float2*)at(lane / 4 + h * 8, g * 8 + lane % 4 * 2) = make_float2(pair[0], pair[1]);
                     }
+                __syncwarp();
+            }
+            const Offset place = place_in(turn);
 #pragma unroll
-                for (int g = 0; g < TOGETHER; ++g)
-#pragma unroll
-                    for (int e = 0; e < 2 / W; ++e) {
-                        Vec<W> v;
-#pragma unroll
-                        for (int i = 0; i < W; ++i) v.v[i] = y[h][(g0 + g) * 2 + e + i];
-                        result.put(v, line + place[g][e], extras[g][e], place[g][e] >= 0);
-                    }
+            for (int i = 0; i < TOGETHER; ++i) {
+                const int r = row_in(turn, i);
+                result.put(*(const Vec<W>*)at(r + down, across), (line + r) * p.plane + place, extras[turn % 2][i], place >= 0 && r < count);
             }
         }
     }
 
     // Tells the cache what the epilogue will read for these results: each of four lanes that share 8 columns tells a quarter.
-    template <int N> __device__ __forceinline__ void expect(const Product& p, const Result& result, i64 row, const i64* places) const {
+    template <int N> __device__ __forceinline__ void expect(const Product& p, const Result& result, i64 row, const Offset* places) const {
 #if DITTO_EPILOGUE
         const int lane = threadIdx.x % 32;
 #pragma unroll
@@ -503,7 +572,7 @@ struct Tile {
             if (r >= p.m) continue;
 #pragma unroll
             for (int g = 0; g < N / 4; g += 4) {
-                const i64 place = places[(g + lane % 4) * 8];
+                const Offset place = places[(g + lane % 4) * 8];
                 if (place >= 0) Extras<1>::expect(*result.epilogue, line + place);
             }
         }
@@ -528,13 +597,13 @@ static_assert(STAGES > 2);
 // columns are copied by cp.async, 64 bytes of one by four threads. A block of threads takes one tile after the other, so that the copies
 // for the next one go on while results are written.
 extern "C" __global__ void __launch_bounds__(128 * (1 + CONSUMERS), RESIDENT)
-ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Axes axes, float* out, const float* __restrict__ bias EPILOGUE_PARAM) {
+ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Classes classes, float* out, const float* __restrict__ bias EPILOGUE_PARAM) {
     extern __shared__ unsigned char raw[];
     __shared__ u64 full[STAGES], empty[STAGES];
     // Of the tiles that are under way: those with a block in the ring, and the one that is ended.
     __shared__ Tile tiles[STAGES + 1];
     __shared__ float scales[STAGES + 1][BN];
-    __shared__ i64 places[STAGES + 1][BN];
+    __shared__ Offset places[STAGES + 1][BN];
     __shared__ const unsigned char* starts[BN];
     unsigned char* const ring = raw + (1024 - shared_address(raw) % 1024) % 1024;
     const unsigned count = Tile::count(p, BM, BN);
@@ -558,12 +627,13 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
             if (++due == STAGES) due = 0;
         };
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
-            const Tile tile(p, index, BM, BN);
+            const Tile tile(p, classes, index, BM, BN);
+            const Class& of = classes.each[tile.of_class];
             const int bytes_a = (int)min((i64)BM, p.pitch - tile.row) * KB;
             // A thread looks where a column lies, for all.
             Tile::Column own[(BN + 127) / 128];
 #pragma unroll
-            for (int c = thread, i = 0; c < BN; c += 128, ++i) starts[c] = (own[i] = tile.column_at(p, axes, tile.column + c)).digits;
+            for (int c = thread, i = 0; c < BN; c += 128, ++i) starts[c] = (own[i] = tile.column_at(p, of.axes, tile.column + c)).digits;
             asm volatile("barrier.sync 1, 128;" ::: "memory");
             const unsigned char *a = tile.row_digits(p, tile.row), *b[PASSES];
 #pragma unroll
@@ -571,7 +641,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
             asm volatile("barrier.sync 1, 128;" ::: "memory");
             for (int block = 0; block < (int)tile.blocks; ++block) {
                 const int q = block * 4 + quarter;
-                const i64 offset = q < tile.terms ? p.table[q] : 0;
+                const i64 offset = q < tile.terms ? p.table[of.table + q] : 0;
                 barrier_wait(empty + stage, phase);
                 if (block == 0) {
                     if (thread == 0) tiles[turn] = tile;
@@ -606,21 +676,23 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
     } else {
         MORE_REGISTERS;
         const int down = (group - 1) * 64, warp_row = down + thread / 32 * 16;
+        float* const spread = (float*)(ring + STAGES * STAGE) + warp_row * 32;
         const Result result = RESULT(out, bias);
         int phase = 0;
         for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
             barrier_wait(full + stage, phase);
             const Tile tile = tiles[turn];
             const float* const scale = scales[turn];
-            const i64* const place = places[turn];
+            const Offset* const place = places[turn];
             if (++turn > STAGES) turn = 0;
             const i64 row = tile.row + warp_row;
+            const Tile::Rows rows = tile.rows_at(p, result, row);
             tile.expect<BN / 2>(p, result, row, place);
             // What was in the registers is not needed any more.
             int sums[WEIGHTS][BN / 2];
             const unsigned char *const a = ring + down * KB, *const b = ring + SIZE_A;
             multiply_stages<STAGES, STAGE>(sums, (int)tile.blocks, stage, phase, a, BM * KB, b, BN * KB, full, empty, thread == 0);
-            tile.end(p, result, sums, row, scale, place);
+            tile.end(p, result, sums, row, rows, scale, place, spread);
         }
     }
 }
@@ -633,26 +705,28 @@ constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
 // Rows that are copied at a time: four threads have the 64 bytes of one.
 constexpr int AT_ONCE = THREADS / 4, PASSES_A = (BM + AT_ONCE - 1) / AT_ONCE, PASSES_B = (BN + AT_ONCE - 1) / AT_ONCE;
 
-// Shared memory: a ring of STAGES blocks of digits, filled by cp.async STAGES - 1 blocks ahead. A block of threads takes one tile after
-// the other.
+// Shared memory: a ring of STAGES blocks of digits, filled by cp.async STAGES - 1 blocks ahead, then what results are spread by. A block of
+// threads takes one tile after the other.
 extern "C" __global__ void __launch_bounds__(THREADS)
-ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Axes axes, float* out, const float* __restrict__ bias EPILOGUE_PARAM) {
+ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Classes classes, float* out, const float* __restrict__ bias EPILOGUE_PARAM) {
     extern __shared__ __align__(128) unsigned char ring[];
     __shared__ float scales[BN];
-    __shared__ i64 places[BN];
+    __shared__ Offset places[BN];
     __shared__ const unsigned char* starts[BN];
     const int thread = threadIdx.x, warp = thread / 32, down = warp / WN * 32, across = warp % WN * 32;
     const int quarter = thread % 4, line = thread / 4;
+    float* const spread = (float*)(ring + STAGES * STAGE) + warp * 16 * 32;
     const Result result = RESULT(out, bias);
     const unsigned count = Tile::count(p, BM, BN);
     for (unsigned index = blockIdx.x; index < count; index += gridDim.x) {
-        const Tile tile(p, index, BM, BN);
+        const Tile tile(p, classes, index, BM, BN);
+        const Class& of = classes.each[tile.of_class];
         const unsigned char *from_a[PASSES_A], *from_b[PASSES_B];
 #pragma unroll
         for (int i = 0; i < PASSES_A; ++i) from_a[i] = tile.row_digits(p, tile.row + line + i * AT_ONCE) + quarter * 16;
 #pragma unroll
         for (int c = thread; c < BN; c += THREADS) {
-            const Tile::Column x = tile.column_at(p, axes, tile.column + c);
+            const Tile::Column x = tile.column_at(p, of.axes, tile.column + c);
             starts[c] = x.digits, scales[c] = x.scale, places[c] = x.place;
         }
         __syncthreads();
@@ -660,7 +734,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
         for (int i = 0; i < PASSES_B; ++i) from_b[i] = starts[min(line + i * AT_ONCE, BN - 1)];
         auto fetch = [&](i64 block) {
             if (block < tile.blocks) {
-                const i64 q = block * 4 + quarter, offset = q < tile.terms ? p.table[q] : 0;
+                const i64 q = block * 4 + quarter, offset = q < tile.terms ? p.table[of.table + q] : 0;
                 const unsigned to = shared_address(ring + block % STAGES * STAGE);
 #pragma unroll
                 for (int d = 0; d < DIGITS; ++d) {
@@ -688,7 +762,10 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Ax
             multiply_block<BM, BN>(sums, from, from + SIZE_A, down, across);
         }
 #pragma unroll
-        for (int h = 0; h < 2; ++h) tile.end(p, result, sums[h], tile.row + down + h * 16, scales + across, places + across);
+        for (int h = 0; h < 2; ++h) {
+            const i64 row = tile.row + down + h * 16;
+            tile.end(p, result, sums[h], row, tile.rows_at(p, result, row), scales + across, places + across, spread);
+        }
         asm volatile("cp.async.wait_group 0;" ::: "memory");
         __syncthreads();
     }

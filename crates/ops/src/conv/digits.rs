@@ -30,10 +30,25 @@ const GROUP: usize = 16;
 const THREADS: u32 = 256;
 const GRAD_THREADS: u32 = 128;
 
-/// Stages of shared memory in bytes, at most, of a block of threads that has a multiprocessor for itself. A stage has digits, and the scale
-/// and the place of each column.
-const STAGES_BYTES: usize = 216 << 10;
-const COLUMN_BYTES: usize = 12;
+/// Bytes of shared memory of a multiprocessor of compute capability 9.0, and those of a block of threads that it keeps for itself.
+const SHARED: usize = 228 << 10;
+const RESERVED: usize = 1 << 10;
+
+/// Tiles for `wgmma` begin at multiples of 1024 bytes.
+const ALIGN: usize = 1 << 10;
+
+/// Bytes that a warp spreads results by, and those of a column besides its digits: where they begin, and in each stage its scale and where
+/// its results are.
+const SPREAD: usize = 16 * 32 * 4;
+const START: usize = 8;
+const COLUMN: usize = 8;
+const WIDE_COLUMN: usize = 12;
+
+/// Bytes of a stage besides its digits and columns: its tile and its barriers.
+const STAGE: usize = 88;
+
+/// Places of results from which on they need 64 bits.
+const WIDE: usize = 1 << 31;
 
 /// How the product is cut: parts of a tile, down and across, each with so many rows and columns, and what a tile takes on an H200.
 #[derive(Clone, Copy)]
@@ -70,8 +85,8 @@ impl Tile {
         }
     }
 
-    /// With warp groups of 64 rows below each other, by `wgmma`, and one more that copies.
-    fn of_groups(digits: Digits, down: usize) -> Tile {
+    /// With warp groups of 64 rows below each other, by `wgmma`, and one more that copies. `column`: bytes of a column besides its digits.
+    fn of_groups(digits: Digits, down: usize, column: usize) -> Tile {
         // A group that multiplies alone takes more than half as long as two, since the columns of a tile are copied for it alone.
         let (width, resident, alone, block, ends) = match (digits, down) {
             (Digits::Two, 1) => (128, 2, 1100.0, 1500.0, 5000.0),
@@ -80,8 +95,11 @@ impl Tile {
             (Digits::Three, _) => (96, 1, 2010.0, 2010.0, 4800.0),
         };
         let [rows, columns] = [64 * down, width];
-        let stages =
-            STAGES_BYTES / resident / (digits.count() * (rows + columns) * BLOCK + columns * COLUMN_BYTES);
+        let stage = columns * column + STAGE;
+        // The tile that is ended has columns, too.
+        let others = ALIGN + columns * START + 4 * down * SPREAD + stage;
+        let room = SHARED / resident - RESERVED - others;
+        let stages = room / (digits.count() * (rows + columns) * BLOCK + stage);
         Tile {
             hopper: true,
             parts: [down, 1],
@@ -96,15 +114,26 @@ impl Tile {
         }
     }
 
-    /// The one that is expected to be fastest for `items` products of `sizes` rows and columns.
-    fn best(digits: Digits, gpu: &Gpu, sizes: [usize; 2], items: usize, blocks: usize) -> Tile {
+    /// The one that is expected to be fastest for `items` products of `sizes` rows and columns, whose results have `span` places. `is_beside`:
+    /// other kernels run beside it and take the places that it leaves, so that only its work counts.
+    fn best(
+        digits: Digits,
+        gpu: &Gpu,
+        sizes: [usize; 2],
+        items: usize,
+        blocks: usize,
+        span: usize,
+        is_beside: bool,
+    ) -> Tile {
         let [m, n] = sizes;
         let of_warps = if m <= 32 { Tile::of_warps(1, 4) } else { Tile::of_warps(2, 2) };
-        let of_groups = [2, 1].map(|down| Tile::of_groups(digits, down));
+        let column = if span >= WIDE { WIDE_COLUMN } else { COLUMN };
+        let of_groups = [2, 1].map(|down| Tile::of_groups(digits, down, column));
         let time = |tile: &Tile| {
-            let count = tile.count(m, n, items);
-            let block = if count > gpu.sm_count as usize { tile.block } else { tile.alone };
-            count.div_ceil(tile.places(gpu.sm_count)) as f64 * (blocks as f64 * block + tile.ends)
+            let (count, places) = (tile.count(m, n, items), tile.places(gpu.sm_count));
+            let block = if is_beside || count > gpu.sm_count as usize { tile.block } else { tile.alone };
+            let turns = if is_beside { count as f64 / places as f64 } else { count.div_ceil(places) as f64 };
+            turns * (blocks as f64 * block + tile.ends)
         };
         let better = |best: Tile, tile: Tile| if time(&tile) < time(&best) { tile } else { best };
         of_groups.into_iter().filter(|_| gpu.hopper).fold(of_warps, better)
@@ -120,20 +149,30 @@ impl Tile {
     }
 
     fn shared(&self, digits: Digits) -> usize {
-        // Tiles for `wgmma` begin at multiples of 1024 bytes.
-        self.stages * digits.count() * (self.rows + self.columns) * BLOCK + if self.hopper { 1024 } else { 0 }
+        let warps = if self.hopper { 4 * self.parts[0] } else { self.parts[0] * self.parts[1] };
+        let ring = self.stages * digits.count() * (self.rows + self.columns) * BLOCK;
+        ring + warps * SPREAD + if self.hopper { ALIGN } else { 0 }
     }
 }
 
-/// An axis as `digits.cu` has it: its elements that are read are `stride` places apart in a box.
+/// An axis as `digits.cu` has it: every `scale`-th element is in a box, and these are `stride` places apart.
 #[derive(Clone, Copy)]
 struct BoxAxis {
     reach: Reach,
+    scale: usize,
     stride: usize,
 }
 
+/// Words of an axis.
+const AXIS: usize = 16;
+
 impl BoxAxis {
-    fn words(&self) -> [u64; 15] {
+    /// Its elements in a box.
+    fn extent(&self) -> usize {
+        if self.scale == 1 { self.reach.extent() } else { self.reach.axis.positions }
+    }
+
+    fn words(&self) -> [u64; AXIS] {
         let Axis {
             positions,
             step,
@@ -152,13 +191,14 @@ impl BoxAxis {
         let signed = |x: isize| (x as i64).cast_unsigned();
         [
             n(positions),
-            n(step),
+            n(step / self.scale),
             n(taps),
             signed(first),
             signed(tap_step),
             n(source),
             signed(self.reach.low),
-            n(self.reach.extent()),
+            n(self.scale),
+            n(self.extent()),
             n(self.stride),
             n(out_first),
             n(out_step),
@@ -170,17 +210,49 @@ impl BoxAxis {
     }
 }
 
-/// The box of some axes, outermost first, and its places.
-fn box_of(axes: &[Axis]) -> (Vec<BoxAxis>, usize) {
+/// The axes of views that read one box, outermost first, and the places of the box.
+fn box_of(views: &[&[Axis]]) -> (Vec<Vec<BoxAxis>>, usize) {
+    let mut all = vec![Vec::new(); views.len()];
     let mut places = 1;
-    let mut all: Vec<BoxAxis> = Vec::new();
-    for &axis in axes.iter().rev() {
-        let reach = Reach::of(axis);
-        all.push(BoxAxis { reach, stride: places });
-        places *= reach.extent();
+    for d in (0..views[0].len()).rev() {
+        let reaches: Vec<Reach> = views.iter().map(|axes| Reach::of(axes[d])).collect();
+        let low = reaches.iter().map(|r| r.low).min().unwrap_or(0);
+        let high = reaches.iter().map(|r| r.low + r.span as isize).max().unwrap_or(0);
+        let span = (high - low).cast_unsigned();
+        // What a single tap skips is not in the box.
+        let scale = if span == 1 { reaches[0].axis.step } else { 1 };
+        let mut extent = 1;
+        for (axes, reach) in all.iter_mut().zip(reaches) {
+            let axis = BoxAxis { reach: Reach { low, span, ..reach }, scale, stride: places };
+            extent = axis.extent();
+            axes.insert(0, axis);
+        }
+        places *= extent;
     }
-    all.reverse();
     (all, places)
+}
+
+/// The most taps of an axis that a thread takes together.
+const MOST_TAPS: usize = 8;
+
+/// The most axes of the variant for images, and the most convolutions that are computed together.
+const IMAGE_AXES: usize = 2;
+const MOST_CLASSES: usize = 4;
+
+/// Convolutions of one source and kernel, as many at a time as can be computed together: those that read the same box, as the classes of a
+/// transposed one mostly do.
+pub(super) fn together(classes: &[Gather]) -> impl Iterator<Item = &[Gather]> {
+    let is_alone = |g: &Gather| g.channels * g.view.taps() == 0 || g.view.axes().len() > IMAGE_AXES;
+    let places = |g: &Gather| g.view.axes().iter().map(|a| (a.positions, a.step)).collect::<Vec<_>>();
+    let mut rest = classes;
+    std::iter::from_fn(move || {
+        let first = rest.first()?;
+        let fits = |g: &&Gather| !is_alone(g) && places(g) == places(first);
+        let count = if is_alone(first) { 1 } else { rest.iter().take(MOST_CLASSES).take_while(fits).count() };
+        let (now, others) = rest.split_at(count);
+        rest = others;
+        Some(now)
+    })
 }
 
 /// A struct of 64-bit words.
@@ -188,13 +260,36 @@ fn push(args: &mut Args, words: &[u64]) {
     args.bytes(bytemuck::cast_slice(words), 8);
 }
 
+/// The axes that a variant has room for.
+fn room(axes: usize) -> usize {
+    if axes <= IMAGE_AXES { IMAGE_AXES } else { MAX_AXES }
+}
+
 /// `Axes` of `digits.cu`.
-fn push_axes(args: &mut Args, axes: &[BoxAxis]) {
+fn axes_words(axes: &[BoxAxis]) -> Vec<u64> {
     let mut words = vec![axes.len() as u64];
-    for d in 0..MAX_AXES {
-        words.extend(axes.get(d).map_or([0; 15], BoxAxis::words));
+    for d in 0..room(axes.len()) {
+        words.extend(axes.get(d).map_or([0; AXIS], BoxAxis::words));
     }
-    push(args, &words);
+    words
+}
+
+/// `Class` of `digits.cu`: taps, blocks of k, where digits and table begin, in bytes and groups of k, and axes.
+#[derive(Clone)]
+struct Class {
+    taps: usize,
+    blocks: usize,
+    digits: usize,
+    table: usize,
+    axes: Vec<BoxAxis>,
+}
+
+impl Class {
+    fn words(&self) -> Vec<u64> {
+        let mut words = [self.taps, self.blocks, self.digits, self.table].map(|x| x as u64).to_vec();
+        words.extend(axes_words(&self.axes));
+        words
+    }
 }
 
 /// The channels of the images that a convolution reads.
@@ -246,6 +341,8 @@ impl Images {
         let lines = defines(&[
             ("PART", 0),
             ("DIGITS", 2),
+            ("AXES", IMAGE_AXES),
+            ("CLASSES", 1),
             ("VECTOR", usize::from(self.lines.vector() == 4)),
             ("WARPS", self.lines.warps()),
         ]);
@@ -263,16 +360,16 @@ impl Images {
     }
 }
 
-/// A convolution in digits.
+/// Convolutions in digits that are computed [together].
 pub(super) struct ColumnsPlan {
     digits: Digits,
+    /// One of them.
     gather: Gather,
-    axes: Vec<BoxAxis>,
+    classes: Vec<Class>,
     places: usize,
-    /// Channels of a group, rounded up, rows of a group, rounded up, and blocks of k.
+    /// Channels of a group, rounded up, and rows of a group, rounded up.
     padded: usize,
     pitch: usize,
-    blocks: usize,
     tile: Tile,
     sm_count: u32,
     /// Where everything lies in the workspace, in words.
@@ -286,27 +383,40 @@ pub(super) struct ColumnsPlan {
 }
 
 impl ColumnsPlan {
-    pub(super) fn new(digits: Digits, gather: &Gather, gpu: &Gpu) -> ColumnsPlan {
-        let Gather { view, batch, groups, rows, channels, .. } = *gather;
-        let (axes, places) = box_of(view.axes());
+    pub(super) fn new(digits: Digits, gathers: &[Gather], gpu: &Gpu) -> ColumnsPlan {
+        let gather = gathers[0];
+        let Gather { view, batch, groups, rows, channels, .. } = gather;
+        let (axes, places) = box_of(&gathers.iter().map(|g| g.view.axes()).collect::<Vec<_>>());
         let (padded, pitch) = (channels.next_multiple_of(GROUP), rows.next_multiple_of(8));
-        let blocks = (view.taps() * padded).div_ceil(BLOCK);
+        let (mut table, mut kernel) = (0, 0);
+        let class = |(g, axes): (&Gather, Vec<BoxAxis>)| {
+            let taps = g.view.taps();
+            let class = Class { taps, blocks: (taps * padded).div_ceil(BLOCK), digits: kernel, table, axes };
+            table += class.blocks * (BLOCK / GROUP);
+            kernel += groups * class.blocks * digits.count() * pitch * BLOCK;
+            class
+        };
+        let mut classes: Vec<Class> = gathers.iter().zip(axes).map(class).collect();
+        // Long tiles are taken first.
+        classes.sort_by_key(|c| std::cmp::Reverse(c.blocks));
         let mut space = Workspace::default();
-        let magnitudes = space.take(columns_lines(gather).count);
+        let magnitudes = space.take(columns_lines(&gather).count);
         let item_exponents = space.take(batch * groups);
         let row_exponents = space.take(groups * pitch);
-        let table = space.take_bytes(blocks * BLOCK / GROUP * 8);
-        let kernel = space.take_bytes(groups * blocks * digits.count() * pitch * BLOCK);
+        let table = space.take_bytes(table * 8);
+        let kernel = space.take_bytes(kernel);
         let boxes = space.take_bytes(batch * groups * digits.count() * places * padded);
+        let blocks = classes.iter().map(|c| c.blocks).sum::<usize>().div_ceil(classes.len());
+        let (sizes, items) = ([rows, batch * view.positions()], classes.len() * groups);
+        let span = batch * groups * rows * view.out_plane();
         ColumnsPlan {
             digits,
-            gather: *gather,
-            axes,
+            gather,
             places,
             padded,
             pitch,
-            blocks,
-            tile: Tile::best(digits, gpu, [rows, batch * view.positions()], groups, blocks),
+            tile: Tile::best(digits, gpu, sizes, items, blocks, span, false),
+            classes,
             sm_count: gpu.sm_count,
             magnitudes,
             item_exponents,
@@ -337,7 +447,6 @@ impl ColumnsPlan {
         let mut boxes = images.words().to_vec();
         boxes.extend([groups, self.padded, self.places].map(n));
         boxes.extend([self.item_exponents, self.boxes, self.table].map(address));
-        boxes.extend([view.taps(), self.blocks].map(n));
         let mut kernel = vec![at.ins[1]];
         kernel.extend([groups, rows, self.pitch, channels].map(n));
         kernel.extend([w_strides[0], w_strides[1], w_strides[2], view.w_plane()].map(n));
@@ -345,12 +454,19 @@ impl ColumnsPlan {
         let mut args = Args::new();
         push(&mut args, &boxes);
         push(&mut args, &kernel);
-        push_axes(&mut args, &self.axes);
+        push(&mut args, &self.classes.iter().flat_map(Class::words).collect::<Vec<_>>());
         // A warp has 16 places and two groups of channels.
         let units = self.places.div_ceil(16) * (self.padded / GROUP).div_ceil(2);
-        let blocks = 1 + groups * self.pitch + items * units.div_ceil(8);
+        let blocks = self.classes.len() * (1 + groups * self.pitch) + items * units.div_ceil(8);
+        let axes = room(self.classes[0].axes.len());
+        let lines = defines(&[
+            ("PART", 1),
+            ("DIGITS", self.digits.count()),
+            ("AXES", axes),
+            ("CLASSES", self.classes.len()),
+        ]);
         f(Step {
-            module: source(&defines(&[("PART", 1), ("DIGITS", self.digits.count())]), None),
+            module: source(&lines, None),
             kernel: "ditto_conv_digits",
             grid: [clamp(blocks, MAX_X), 1, 1],
             block: THREADS,
@@ -359,21 +475,21 @@ impl ColumnsPlan {
         })?;
         let of_digit = self.places * self.padded;
         let of_group = self.digits.count() * of_digit;
-        let pairs = view.is_dense() && positions.is_multiple_of(2);
+        let fours = view.is_dense() && positions.is_multiple_of(4);
         let product = Product {
             digits: self.digits,
             grad: false,
-            pairs,
+            fours,
             tile: self.tile,
             pointers: [self.kernel, self.boxes, self.row_exponents, self.item_exponents, self.table]
                 .map(address),
             m: rows,
             n: batch * positions,
             items: groups,
+            span: batch * groups * rows * view.out_plane(),
             words: vec![
                 rows,
                 batch * positions,
-                self.blocks,
                 self.pitch,
                 groups,
                 groups,
@@ -392,7 +508,7 @@ impl ColumnsPlan {
                 0,
             ],
         };
-        f(product.step(&self.axes, at.out, at.bias, epilogue, self.sm_count))
+        f(product.step(&self.classes, at.out, at.bias, epilogue, self.sm_count))
     }
 }
 
@@ -400,12 +516,14 @@ impl ColumnsPlan {
 struct Product {
     digits: Digits,
     grad: bool,
-    pairs: bool,
+    fours: bool,
     tile: Tile,
     pointers: [u64; 5],
     m: usize,
     n: usize,
     items: usize,
+    /// Places of results in a row, of all images.
+    span: usize,
     /// What follows the addresses in `Product` of `digits.cu`.
     words: Vec<usize>,
 }
@@ -413,7 +531,7 @@ struct Product {
 impl Product {
     fn step(
         &self,
-        axes: &[BoxAxis],
+        classes: &[Class],
         out: u64,
         bias: u64,
         epilogue: Option<&EpilogueCode>,
@@ -424,22 +542,25 @@ impl Product {
             ("PART", 3),
             ("DIGITS", self.digits.count()),
             ("GRAD", usize::from(self.grad)),
+            ("AXES", room(classes[0].axes.len())),
+            ("CLASSES", classes.len()),
             ("HOPPER", usize::from(tile.hopper)),
             ("WM", tile.parts[0]),
             ("WN", tile.parts[1]),
             ("STAGES", tile.stages),
-            ("VC", usize::from(self.pairs)),
+            ("VC", usize::from(self.fours)),
+            ("WIDE", usize::from(self.span >= WIDE)),
         ]);
         let mut args = Args::new();
         let mut words = self.pointers.to_vec();
         words.extend(self.words.iter().map(|&x| x as u64));
         push(&mut args, &words);
-        push_axes(&mut args, axes);
+        push(&mut args, &classes.iter().flat_map(Class::words).collect::<Vec<_>>());
         args.ptr(out).ptr(bias);
         if let Some(epilogue) = epilogue {
             epilogue.push(&mut args);
         }
-        let blocks = tile.count(self.m, self.n, self.items).min(tile.places(sm_count));
+        let blocks = tile.count(self.m, self.n, classes.len() * self.items).min(tile.places(sm_count));
         Step {
             module: source(&lines, epilogue),
             kernel: "ditto_conv_product",
@@ -455,16 +576,17 @@ impl Product {
 pub(super) struct GradPlan {
     digits: Digits,
     grad: KernelGrad,
-    /// The axes but for the innermost one, whose lines are places of a box, and that one.
-    axes: Vec<BoxAxis>,
+    /// Its axes are those but for the innermost one, whose lines are places of a box.
+    class: Class,
     places: usize,
     inner: Axis,
-    /// Images of a run, runs, rows of a group, rounded up, places of a line, rounded up, and blocks of k in a run.
+    /// All positions of two axes are its positions, which the source's digits are copied for.
+    is_packed: bool,
+    /// Images of a run, runs, rows of a group, rounded up, and places of a line, rounded up.
     run: usize,
     runs: usize,
     pitch: usize,
     width: usize,
-    blocks: usize,
     tile: Tile,
     sm_count: u32,
     /// Where everything lies in the workspace, in words.
@@ -480,9 +602,15 @@ pub(super) struct GradPlan {
 impl GradPlan {
     pub(super) fn new(digits: Digits, grad: &KernelGrad, gpu: &Gpu) -> GradPlan {
         let KernelGrad { view, batch, groups, rows, channels } = *grad;
-        let (outer, inner) = split_inner(&view);
-        let (axes, places) = box_of(outer);
         let positions = view.positions();
+        let (mut outer, mut inner) = split_inner(&view);
+        let of_lines = positions / inner.positions.max(1) * inner.positions.next_multiple_of(GROUP);
+        let is_packed = outer.len() == 1 && positions.next_multiple_of(GROUP) * 3 <= of_lines * 2;
+        if is_packed {
+            outer = &[];
+            inner = Axis { positions, taps: view.taps(), source: view.plane(), ..Axis::ONE };
+        }
+        let (mut axes, places) = box_of(&[outer]);
         let run = conv_run(positions).min(batch.max(1));
         let runs = batch.div_ceil(run);
         let width = inner.positions.next_multiple_of(GROUP);
@@ -500,15 +628,23 @@ impl GradPlan {
         GradPlan {
             digits,
             grad: *grad,
-            axes,
+            class: Class { taps: view.taps(), blocks, digits: 0, table: 0, axes: axes.remove(0) },
             places,
             inner,
+            is_packed,
             run,
             runs,
             pitch,
             width,
-            blocks,
-            tile: Tile::best(digits, gpu, [rows, channels * view.taps()], runs * groups, blocks),
+            tile: Tile::best(
+                digits,
+                gpu,
+                [rows, channels * view.taps()],
+                runs * groups,
+                blocks,
+                channels * view.taps(),
+                true,
+            ),
             sm_count: gpu.sm_count,
             magnitudes,
             exponents,
@@ -533,23 +669,49 @@ impl GradPlan {
         let [g_own, own] = self.magnitudes.map(address);
         let g = Images::input(at, 0, g_lines, groups * rows, g_own, f)?;
         let from = Images::input(at, 1, lines, groups * channels, own, f)?;
-        // Small images leave most threads of a block without work, so four channels share one.
+        // Small images leave most threads of a block without work, so channels share one: of the source by as many lanes each as have work.
         let units = self.places * self.inner.taps * self.width / GROUP;
-        let of_block = if units < GRAD_THREADS as usize { 4 } else { 1 };
-        let lines = defines(&[("PART", 2), ("DIGITS", self.digits.count()), ("LINES", of_block)]);
-        let module = source(&lines, None);
+        let threads = GRAD_THREADS as usize;
+        let rows_each = if units < threads { 4 } else { 1 };
+        let Axis { step, taps: all, tap_step, first, source: line, .. } = self.inner;
+        let before = first.unsigned_abs();
+        let is_near =
+            !self.is_packed && step == 1 && (all == 1 || tap_step == 1) && first <= 0 && before < all;
+        let each = if is_near && all <= MOST_TAPS { all } else { 1 };
+        let fours = is_near && each == all && line.is_multiple_of(4);
+        let units = units / each;
+        let lines_each = if units < threads { threads / units.next_power_of_two().clamp(4, 32) } else { 1 };
+        let axes = match self.is_packed {
+            true => box_of(&[view.axes()]).0.remove(0),
+            false => self.class.axes.clone(),
+        };
+        let variant = defines(&[
+            ("PART", 2),
+            ("DIGITS", self.digits.count()),
+            ("AXES", room(axes.len())),
+            ("CLASSES", 1),
+            ("PACKED", usize::from(self.is_packed)),
+            ("ROWS", rows_each),
+            ("LINES", lines_each),
+            ("TAPS", each),
+            ("BEFORE", if fours { before } else { 0 }),
+            ("FOURS", usize::from(fours)),
+        ]);
+        let module = source(&variant, None);
         let n = |x: usize| x as u64;
         let lines = positions / self.inner.positions.max(1);
         let mut both = [g.words(), from.words()].concat();
-        both.extend([batch, self.run, groups, rows, self.pitch, self.blocks].map(n));
+        both.extend([batch, self.run, groups, rows, self.pitch, self.class.blocks].map(n));
         both.extend([lines, self.width, self.places].map(n));
         both.extend([self.exponents[0], self.exponents[1], self.rows, self.copies, self.table].map(address));
         let mut args = Args::new();
         push(&mut args, &both);
-        push_axes(&mut args, &self.axes);
-        let inner = BoxAxis { reach: Reach::of(self.inner), stride: 0 };
+        push(&mut args, &axes_words(&axes));
+        let inner = BoxAxis { reach: Reach::of(self.inner), scale: 1, stride: 0 };
         push(&mut args, &inner.words());
-        let blocks = 1 + (self.runs * groups * self.pitch + batch * groups * channels).div_ceil(of_block);
+        let blocks = 1
+            + (self.runs * groups * self.pitch).div_ceil(rows_each)
+            + (batch * groups * channels).div_ceil(lines_each);
         f(Step {
             module,
             kernel: "ditto_conv_grad_digits",
@@ -563,16 +725,16 @@ impl GradPlan {
         let product = Product {
             digits: self.digits,
             grad: true,
-            pairs: columns.is_multiple_of(2),
+            fours: columns.is_multiple_of(4),
             tile: self.tile,
             pointers: [self.rows, self.copies, self.exponents[0], self.exponents[1], self.table].map(address),
             m: rows,
             n: columns,
             items: self.runs * groups,
+            span: columns,
             words: vec![
                 rows,
                 columns,
-                self.blocks,
                 self.pitch,
                 groups,
                 self.runs * groups,
@@ -592,7 +754,7 @@ impl GradPlan {
             ],
         };
         let to = if self.runs > 1 { address(self.parts) } else { at.out };
-        f(product.step(&self.axes, to, 0, None, self.sm_count))?;
+        f(product.step(std::slice::from_ref(&self.class), to, 0, None, self.sm_count))?;
         if self.runs == 1 {
             return Ok(());
         }
@@ -623,6 +785,6 @@ fn split_inner(view: &View) -> (&[Axis], Axis) {
 
 /// A variant of the kernels: a name of its own, and the text.
 fn source(lines: &str, epilogue: Option<&EpilogueCode>) -> Source {
-    let contract = format!("#define LEAST_EXPONENT ({LEAST_EXPONENT})\n#define MOST_AXES {MAX_AXES}\n");
+    let contract = format!("#define LEAST_EXPONENT ({LEAST_EXPONENT})\n");
     matmul::text("conv_digits", lines, epilogue, |before| format!("{contract}{lines}{before}{DIGITS_CU}"))
 }

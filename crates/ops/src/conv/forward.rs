@@ -11,6 +11,7 @@ use crate::{AnyTensor, Attr, Attrs, CpuRun, CudaRun, Gpu, Io, Kernel, Op, Record
 use dittograd_device::cpu::conv::depthwise::Depthwise;
 use dittograd_device::cuda::Source;
 use dittograd_device::{Device, Meta};
+use dittograd_numerics::Numerics;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::scalar::Scalar;
 use dittograd_numerics::tensor::Tensor;
@@ -87,7 +88,8 @@ impl Op for Conv {
     }
 
     fn fusion(&self, ins: &[Meta]) -> Fusion {
-        super::fusion(self, ins, 0)
+        let in_digits = self.of(ins).is_ok_and(|g| g.forward_digits(Numerics::Turbo).is_some());
+        super::fusion(self, ins, 0, in_digits)
     }
 
     fn fused_modules(&self, ins: &[Meta], gpu: &Gpu, fused: FusedCode<'_>) -> Option<Vec<Source>> {

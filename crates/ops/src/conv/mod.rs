@@ -89,11 +89,13 @@ fn bias_grad(r: &mut dyn Recorder, g: &Geometry, dy: Val) -> Result<Val> {
     r.record(Sum::new(&axes)?.into(), &[dy])
 }
 
-/// What may be fused to a convolution whose kernel has its output channels along axis `outputs`.
-fn fusion(op: &impl Op, ins: &[Meta], outputs: usize) -> Fusion {
+/// What may be fused to a convolution whose kernel has its output channels along axis `outputs`; `in_digits`: it has digits in modes that
+/// have some. There an epilogue begins when the sums are numbers, so its main loop stays as it is.
+fn fusion(op: &impl Op, ins: &[Meta], outputs: usize, in_digits: bool) -> Fusion {
     let kernel = ins[1].shape;
     let results = op.shape(ins).map_or(0, |out| out.shape.numel());
-    Fusion::product(kernel.numel() / kernel.dims()[outputs].max(1), results)
+    let fusion = Fusion::product(kernel.numel() / kernel.dims()[outputs].max(1), results);
+    Fusion { others_in_digits: fusion.others || in_digits, ..fusion }
 }
 
 /// Words of workspace that the gathers of one result need on the CPU.

@@ -148,7 +148,7 @@ pub(crate) fn workspace(work: &Work, gpu: &Gpu) -> usize {
             None => grad_plan(grad, gpu).map_or(0, |(_, _, parts)| parts),
         },
         Work::DigitColumns(digits, classes) => {
-            classes.iter().map(|g| ColumnsPlan::new(*digits, g, gpu).workspace).max().unwrap_or(0)
+            digits::together(classes).map(|c| ColumnsPlan::new(*digits, c, gpu).workspace).max().unwrap_or(0)
         }
         Work::DigitGrad(digits, grad) => digits::GradPlan::new(*digits, grad, gpu).workspace,
     }
@@ -229,10 +229,12 @@ fn steps(
             None => grad_steps(grad, at, gpu, f),
         },
         Work::DigitColumns(digits, classes) => {
-            classes.iter().try_for_each(|g| match g.channels * g.view.taps() {
+            digits::together(classes).try_for_each(|some| match some {
                 // Sums of nothing.
-                0 => columns_steps(g, &Layout::of(g, true, false, gpu), at, epilogue, f),
-                _ => ColumnsPlan::new(*digits, g, gpu).steps(at, epilogue, f),
+                [g] if g.channels * g.view.taps() == 0 => {
+                    columns_steps(g, &Layout::of(g, true, false, gpu), at, epilogue, f)
+                }
+                _ => ColumnsPlan::new(*digits, some, gpu).steps(at, epilogue, f),
             })
         }
         Work::DigitGrad(digits, grad) => digits::GradPlan::new(*digits, grad, gpu).steps(at, f),
@@ -367,20 +369,30 @@ fn module(defined: &[&[(&'static str, usize)]], epilogue: Option<&EpilogueCode>)
     }
 }
 
-/// A module of the small kernels for so many axes.
-fn small_module(rank: usize, epilogue: Option<&EpilogueCode>) -> Source {
-    let list = [("VC", 0), ("BIAS", 0), ("LONG", 0), ("REDUCE", 1), ("CONV", 3), ("DENSE", 0), ("D", rank)];
+/// A module of the small kernels for so many axes; `fours`: all positions are written, four at a time.
+fn small_module(rank: usize, fours: bool, epilogue: Option<&EpilogueCode>) -> Source {
+    let fours = usize::from(fours);
+    let list =
+        [("VC", fours), ("BIAS", 0), ("LONG", 0), ("REDUCE", 1), ("CONV", 3), ("DENSE", fours), ("D", rank)];
     module(&[&list, &[("MOST_AXES", MAX_AXES)]], epilogue)
 }
 
 fn small_step(rank: usize, kernel: &'static str, threads: usize, args: Args) -> Step {
     let grid = [clamp(threads.div_ceil(SMALL_THREADS), MAX_SMALL_BLOCKS), 1, 1];
-    Step { module: small_module(rank, None), kernel, grid, block: SMALL_THREADS as u32, shared: 0, args }
+    Step {
+        module: small_module(rank, false, None),
+        kernel,
+        grid,
+        block: SMALL_THREADS as u32,
+        shared: 0,
+        args,
+    }
 }
 
 /// A step of the small kernels that writes results, with the program that follows.
 fn last_step(
     rank: usize,
+    fours: bool,
     kernel: &'static str,
     threads: usize,
     mut args: Args,
@@ -389,7 +401,7 @@ fn last_step(
     if let Some(epilogue) = epilogue {
         epilogue.push(&mut args);
     }
-    Step { module: small_module(rank, epilogue), ..small_step(rank, kernel, threads, args) }
+    Step { module: small_module(rank, fours, epilogue), ..small_step(rank, kernel, threads, args) }
 }
 
 /// A module of tiles.
@@ -485,7 +497,9 @@ fn columns_steps(
                 args.u64(x as u64);
             }
             args.bytes(bytemuck::bytes_of(&axes_of(1).0), 4);
-            f(last_step(rank, "ditto_conv_fill", channels[1] * p.n, args, epilogue))
+            let fours = view.is_dense() && view.positions().is_multiple_of(4);
+            let threads = channels[1] * p.n / if fours { 4 } else { 1 };
+            f(last_step(rank, fours, "ditto_conv_fill", threads, args, epilogue))
         }
         Way::Thin(lines) => depthwise::columns_step(g, lines, at, f),
         Way::Direct => {
@@ -504,7 +518,7 @@ fn columns_steps(
             args.ptr(at.ins[1]).ptr(at.ins[0]).ptr(at.out).ptr(at.bias).ptr(table);
             args.u64(by_group).u64(by_row).u64(by_channel);
             args.bytes(bytemuck::bytes_of(&sizes.words()), 8).bytes(bytemuck::bytes_of(&axes_of(1).0), 4);
-            let mut step = last_step(rank, "ditto_conv_direct", p.n, args, epilogue);
+            let mut step = last_step(rank, false, "ditto_conv_direct", p.n, args, epilogue);
             step.grid[1] = clamp(channels[1], MAX_Z);
             f(step)
         }
@@ -567,7 +581,7 @@ fn columns_steps(
             for x in [total, parts, channels[1], view.out_plane()] {
                 args.u64(x as u64);
             }
-            f(last_step(rank, "ditto_conv_reduce", total, args, epilogue))
+            f(last_step(rank, false, "ditto_conv_reduce", total, args, epilogue))
         }
     }
 }

@@ -13,6 +13,8 @@ use crate::softmax::{LogSoftmax, LogSoftmaxBwd, MaskedSoftmax, Softmax, SoftmaxB
 use crate::spectral::AxisMatMul;
 use crate::{AnyOp, conv, dims};
 use dittograd_device::Meta;
+use dittograd_numerics::Numerics;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::rng::Stream;
 use dittograd_numerics::scalar::Real;
 use std::sync::Arc;
@@ -264,6 +266,13 @@ impl Cases for Fused {
             reject(&with_op(&elements, Neg {}.into()), vec![f(&[2, 3]), f(&[2, 3])], "Unsupported"),
             reject(&with_op(&both_results, Sum::all(2).into()), vec![f(&[2, 3]), f(&[2, 3])], "Arity"),
         ]
+    }
+
+    // An epilogue amplifies what digits leave out as it does roundings.
+    fn in_digits(&self, ins: &[Meta], numerics: Numerics) -> Option<(Digits, usize)> {
+        let (digits, terms) =
+            self.op.in_digits(&self.metas(ins), numerics).filter(|_| self.prologue.is_none())?;
+        Some((digits, 4 * terms))
     }
 
     fn bound(&self, ins: &[Meta]) -> Bound {

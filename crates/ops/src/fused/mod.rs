@@ -65,6 +65,8 @@ pub struct Fusion {
     pub epilogue: bool,
     /// Whether it pays if that epilogue reads inputs of its own.
     pub others: bool,
+    /// Whether it does in a mode that has products in digits.
+    pub others_in_digits: bool,
     /// The most weight of either expression.
     pub weight: usize,
 }
@@ -80,13 +82,14 @@ impl Fusion {
     /// there than a kernel of its own that reads the sums again (measured).
     pub(crate) fn product(terms: usize, results: usize) -> Fusion {
         let others = terms <= Self::FEW_TERMS || results <= Self::FEW_RESULTS;
-        Fusion { prologue: None, epilogue: true, others, weight: 16 }
+        Fusion { prologue: None, epilogue: true, others, others_in_digits: others, weight: 16 }
     }
 
     /// That of an op on rows, the last `axes` of input `slot`: it takes as long as its bytes do, and every element that need not be
     /// written and read again is a gain.
     pub(crate) fn rows(slot: usize, axes: usize) -> Fusion {
-        Fusion { prologue: Some((slot, axes)), epilogue: true, others: true, weight: 64 }
+        let prologue = Some((slot, axes));
+        Fusion { prologue, epilogue: true, others: true, others_in_digits: true, weight: 64 }
     }
 }
 
@@ -210,8 +213,8 @@ impl Fused {
         self.prologue.as_ref().map_or(0, |p| p.shape.numel().next_multiple_of(4))
     }
 
-    /// Runs the prologue, the op by `op_cpu`, and the epilogue.
-    fn run_cpu(&self, run: CpuRun<'_>, op_cpu: impl Fn(CpuRun<'_>)) {
+    /// Runs the prologue, the op, whose value has this shape, by `op_cpu`, and the epilogue.
+    fn run_cpu(&self, run: CpuRun<'_>, value: Shape, op_cpu: impl Fn(CpuRun<'_>)) {
         let CpuRun { pool, simd, numerics, metas, ins, out, workspace, .. } = run;
         let ([own, before, after], [_, before_metas, after_metas]) = (self.parts(ins), self.parts(metas));
         let metas = self.metas(metas);
@@ -236,15 +239,14 @@ impl Fused {
             None => &[],
         };
         let ins = self.inserted(own, made, &[]);
-        let Ok(value) = self.op.shape(&metas) else { return };
-        let words = value.shape.numel();
+        let words = value.numel();
         let run = CpuRun {
             pool,
             simd,
             numerics,
             metas: &metas,
             ins: &ins,
-            shape: value.shape,
+            shape: value,
             out: &mut out[..words],
             workspace,
         };
@@ -346,7 +348,10 @@ impl Op for Fused {
     fn cpu(&self, run: CpuRun<'_>) {
         match self.fold(run.metas) {
             Some((fold, axes)) => fold.run_cpu(&self.elements(run.metas), &axes, run),
-            None => self.run_cpu(run, |run| self.op.cpu(run)),
+            None => {
+                let Ok(value) = self.op.shape(&self.metas(run.metas)) else { return };
+                self.run_cpu(run, value.shape, |run| self.op.cpu(run));
+            }
         }
     }
 
@@ -354,8 +359,9 @@ impl Op for Fused {
         if let Some((fold, axes)) = self.fold(ins) {
             return Some(fold.prepared(self.elements(ins), axes));
         }
-        let (op, this) = (self.op.prepared(&self.metas(ins))?, self.clone());
-        Some(Box::new(move |run| this.run_cpu(run, &op)))
+        let metas = self.metas(ins);
+        let (op, value, this) = (self.op.prepared(&metas)?, self.op.shape(&metas).ok()?.shape, self.clone());
+        Some(Box::new(move |run| this.run_cpu(run, value, &op)))
     }
 
     fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {

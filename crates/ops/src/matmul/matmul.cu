@@ -78,7 +78,7 @@ template <int W> __device__ __forceinline__ void store_if(const Vec<W>& v, float
 extern "C" __global__ void __launch_bounds__(256)
 ditto_matmul_reduce(const float* __restrict__ partial, float* __restrict__ out,
                     const float* __restrict__ bias, i64 total, i64 n, i64 parts EPILOGUE_PARAM) {
-    constexpr int V = DITTO_VC ? 4 : 1, AT_ONCE = 8;
+    constexpr int V = DITTO_VC ? 4 : 1, AT_ONCE = DITTO_VC ? 16 : 32;
     typedef Vec<V> vec;
     i64 groups = total / V;
     for (i64 g = (i64)blockIdx.x * 256 + threadIdx.x; g < groups; g += (i64)gridDim.x * 256) {

@@ -15,6 +15,10 @@ __device__ __forceinline__ void store_if(float* at, const Vec<2>& v, bool wanted
     asm volatile("{.reg .pred p; setp.ne.u32 p, %3, 0; @p st.global.v2.f32 [%0], {%1, %2};}"
                  ::"l"(at), "f"(v.v[0]), "f"(v.v[1]), "r"((unsigned)wanted) : "memory");
 }
+__device__ __forceinline__ void store_if(float* at, const Vec<4>& v, bool wanted) {
+    asm volatile("{.reg .pred p; setp.ne.u32 p, %5, 0; @p st.global.v4.f32 [%0], {%1, %2, %3, %4};}"
+                 ::"l"(at), "f"(v.v[0]), "f"(v.v[1]), "f"(v.v[2]), "f"(v.v[3]), "r"((unsigned)wanted) : "memory");
+}
 
 #ifndef DITTO_EPILOGUE
 #define DITTO_EPILOGUE 0

@@ -4,6 +4,7 @@
 //   DITTO_X, _Y       lengths of the program's arrays of inputs and results
 //   DITTO_RANK        axes of the output, after merging, that strided inputs are read along; 1: no input is strided
 //   DITTO_VECTOR      neighbouring elements that a thread takes at a time: 4 or 1
+//   DITTO_UNROLL      vectors that a thread takes in a turn of its loop
 //   DITTO_WHOLE       1: the last axis is a multiple of DITTO_VECTOR, so that no vector crosses the end of a row
 //   DITTO_WIDE        1: positions need 64 bits
 //   DITTO_LEAVES      the result of whose lines the largest magnitudes are left, if DITTO_WARPS is not 0
@@ -19,13 +20,14 @@
 //   STRIDED   one stride per axis
 //   ROW       one stride per axis, the last is 1 and the others are multiples of DITTO_VECTOR; only where DITTO_WHOLE is 1
 //   REPEATED  one stride per axis, the last is 0; only where DITTO_WHOLE is 1
+//   LINE      one stride per axis, the last is 0; only where rows are the lines that warps have, so that a line has one element of it
 //
 // Thread mapping: each thread computes VECTOR neighbouring elements UNROLL times per turn of a loop, over all elements or over those of a
 // line. All loads of a turn are issued before its first store. 4 bytes are read per element and plain input, 4 written; no sums,
 // so no order. The output may be an input too: a thread reads its elements before it writes them.
 
 #define VECTOR DITTO_VECTOR
-#define UNROLL (8 / VECTOR)
+#define UNROLL DITTO_UNROLL
 
 typedef unsigned long long u64;
 
@@ -110,6 +112,7 @@ __device__ __forceinline__ Vector load_strided(
 #define PARAM_STRIDED(i) , const float* in##i, Strides strides##i
 #define PARAM_ROW(i) PARAM_STRIDED(i)
 #define PARAM_REPEATED(i) PARAM_STRIDED(i)
+#define PARAM_LINE(i) PARAM_STRIDED(i)
 
 // Before the loop: elements of which there is one only, and names for those of a turn.
 #define ONCE(kind, i) ONCE_##kind(i)
@@ -119,6 +122,7 @@ __device__ __forceinline__ Vector load_strided(
 #define ONCE_STRIDED(i) Vector vector##i[UNROLL];
 #define ONCE_ROW(i) Vector vector##i[UNROLL];
 #define ONCE_REPEATED(i) float repeated##i[UNROLL];
+#define ONCE_LINE(i) const float of_line##i = begin < end ? in##i[position(begin, walk, strides##i)] : 0.0f;
 
 // Elements at..at + count.
 #define LOAD(kind, i) LOAD_##kind(i)
@@ -127,6 +131,7 @@ __device__ __forceinline__ Vector load_strided(
 #define LOAD_SINGLE(i)
 #define LOAD_STRIDED(i) vector##i[u] = load_strided(in##i, at[u], count[u], walk, strides##i);
 #define LOAD_ROW(i) vector##i[u] = load_vector(in##i + position(at[u], walk, strides##i));
+#define LOAD_LINE(i)
 #define LOAD_REPEATED(i) repeated##i[u] = in##i[position(at[u], walk, strides##i)];
 
 // Element j of them. What is computed from single elements only is computed once.
@@ -137,6 +142,7 @@ __device__ __forceinline__ Vector load_strided(
 #define TAKE_STRIDED(i) x[i] = vector##i[u].e[j];
 #define TAKE_ROW(i) x[i] = vector##i[u].e[j];
 #define TAKE_REPEATED(i) x[i] = repeated##i[u];
+#define TAKE_LINE(i) x[i] = of_line##i;
 
 #define KEEP(k) result[k].e[j] = y[k];
 #define STORE(k) store(out + (u64)k * n + at[u], result[k], count[u]);
@@ -156,7 +162,6 @@ extern "C" __global__ void __launch_bounds__(256) map(
     , Walk walk
 #endif
     DITTO_INPUTS(PARAM) DITTO_CONSTS(CONST_PARAM) LINES_PARAM) {
-    DITTO_INPUTS(ONCE)
 #if DITTO_WARPS
     constexpr Index TOGETHER = 32 * DITTO_WARPS, step = TOGETHER * VECTOR;
     const Index line = blockIdx.x * (256 / TOGETHER) + threadIdx.x / TOGETHER, begin = line * length;
@@ -167,6 +172,7 @@ extern "C" __global__ void __launch_bounds__(256) map(
     const Index step = (Index)gridDim.x * 256 * VECTOR, end = n;
     Index first = (blockIdx.x * (Index)256 + threadIdx.x) * VECTOR;
 #endif
+    DITTO_INPUTS(ONCE)
     for (; first < end; first += UNROLL * step) {
         Index at[UNROLL];
         unsigned count[UNROLL];

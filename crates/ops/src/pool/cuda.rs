@@ -3,6 +3,7 @@
 use super::smooth::{finite_shift, log_sum_exp, shifted_exp, weighted_exp};
 use super::window::{Cells, Planes};
 use crate::CudaRun;
+use crate::fused::{EpilogueCode, Fusion};
 use crate::pointwise::device_function::device_function;
 use crate::pointwise::expression::{Expr, Pointwise};
 use crate::pointwise::map;
@@ -11,7 +12,7 @@ use dittograd_device::cuda::{Args, Source};
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::MAX_RANK;
 
-const POOL_CU: &str = include_str!("pool.cu");
+const POOL_CU: &str = concat!(include_str!("../matmul/results.cu"), include_str!("pool.cu"));
 
 /// Windows with more cells than this are not unrolled.
 const MAX_UNROLLED_CELLS: usize = 32;
@@ -55,6 +56,12 @@ impl PoolKernel {
         self.op().to_lowercase() + if count_padding { "" } else { "_real" }
     }
 
+    /// What may be fused to it: the gradient of maxima takes what follows it in models, the gradient of `relu`.
+    pub(super) fn fusion(self) -> Fusion {
+        let epilogue = self == PoolKernel::MaxBwd;
+        Fusion { prologue: None, epilogue, others: epilogue, others_in_digits: epilogue, weight: 64 }
+    }
+
     /// Whether each thread has an input cell and visits the windows that hold it.
     pub(super) fn gathers(self) -> bool {
         matches!(self, PoolKernel::MaxBwd | PoolKernel::AvgBwd { .. } | PoolKernel::SmoothBwd)
@@ -78,9 +85,13 @@ fn smooth_functions() -> String {
 
 impl Planes {
     /// The modules of a kernel.
-    pub(super) fn modules(&self, kernel: PoolKernel) -> Vec<Source> {
+    pub(super) fn modules(&self, kernel: PoolKernel, epilogue: Option<&EpilogueCode>) -> Vec<Source> {
         let first = (kernel == PoolKernel::MaxBwd).then_some(PoolKernel::First);
-        first.into_iter().chain([kernel]).map(|kernel| self.module(kernel)).collect()
+        first
+            .map(|first| self.module(first, None))
+            .into_iter()
+            .chain([self.module(kernel, epilogue)])
+            .collect()
     }
 
     /// Whether offsets in a plane need 64 bits.
@@ -102,7 +113,7 @@ impl Planes {
 
     /// The module of one launch. Kernel size, stride, padding and dilation are constants of the text, so that loops over
     /// windows unroll; sizes of planes are arguments.
-    fn module(&self, kernel: PoolKernel) -> Source {
+    fn module(&self, kernel: PoolKernel, epilogue: Option<&EpilogueCode>) -> Source {
         let list = |v: &[usize], by: &str| v.iter().map(usize::to_string).collect::<Vec<_>>().join(by);
         let rank = self.rank();
         let windows = match &self.cells {
@@ -113,8 +124,12 @@ impl Planes {
         };
         let wide = self.is_wide();
         let cells = self.cells_of_thread(kernel);
-        let name =
-            format!("pool_{}_{rank}{windows}_c{cells}{}", kernel.name(), if wide { "_wide" } else { "" });
+        let (tag, before) = epilogue.map_or(("", ""), EpilogueCode::text);
+        let name = format!(
+            "pool_{}_{rank}{windows}_c{cells}{}{tag}",
+            kernel.name(),
+            if wide { "_wide" } else { "" }
+        );
         crate::module(name, || {
             let (adaptive, padded, unroll) = match &self.cells {
                 Cells::Fixed(w) => (false, w.padding.iter().any(|&p| p > 0), w.cells() <= MAX_UNROLLED_CELLS),
@@ -146,7 +161,7 @@ impl Planes {
                 }
                 PoolKernel::Max | PoolKernel::First | PoolKernel::MaxBwd | PoolKernel::Pick => {}
             }
-            text + POOL_CU
+            text + before + POOL_CU
         })
     }
 
@@ -157,7 +172,7 @@ impl Planes {
         let ins = match *run.ins {
             [x, y, dy] if kernel == PoolKernel::MaxBwd => {
                 let outputs = self.count * self.output_len();
-                self.launch(PoolKernel::First, run, outputs, run.workspace, [x, y, 0], 0.0)?;
+                self.launch((PoolKernel::First, None), run, outputs, run.workspace, [x, y, 0], 0.0)?;
                 [0, run.workspace, dy]
             }
             [dy] if kernel.gathers() => [0, 0, dy],
@@ -165,13 +180,13 @@ impl Planes {
             [x, y, dy] => [x, y, dy],
             _ => [0; 3],
         };
-        self.launch(kernel, run, items, run.out, ins, scalar)
+        self.launch((kernel, run.fused.epilogue), run, items, run.out, ins, scalar)
     }
 
     /// Queues one launch.
     fn launch(
         &self,
-        kernel: PoolKernel,
+        (kernel, epilogue): (PoolKernel, Option<&EpilogueCode>),
         run: &CudaRun<'_>,
         items: usize,
         out: u64,
@@ -181,7 +196,7 @@ impl Planes {
         if items == 0 {
             return Ok(());
         }
-        let (module, source) = self.module(kernel);
+        let (module, source) = self.module(kernel, epilogue);
         let threads = items / self.cells_of_thread(kernel);
         let kernel = run.cuda.kernel(&module, source, "pool")?;
         let mut sizes = [1u32; 2 * MAX_RANK];
@@ -194,6 +209,9 @@ impl Planes {
         args.ptr(out).ptr(ins[0]).ptr(ins[1]).ptr(ins[2]);
         args.u64(items as u64).u64(self.input_len() as u64).u64(self.output_len() as u64);
         args.bytes(bytemuck::cast_slice(&sizes), 4).f32(scalar);
+        if let Some(epilogue) = epilogue {
+            epilogue.push(&mut args);
+        }
         run.cuda.launch(kernel, grid(run.cuda, threads), 256, 0, &args)
     }
 }

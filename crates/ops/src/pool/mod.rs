@@ -42,7 +42,22 @@ macro_rules! pool_op {
 
             fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
                 let out = Op::shape(self, ins).map_or(ins[0].shape, |m| m.shape);
-                self.planes(&ins[0].shape, &out).modules(self.pool_kernel().0)
+                self.planes(&ins[0].shape, &out).modules(self.pool_kernel().0, None)
+            }
+
+            fn fusion(&self, _ins: &[Meta]) -> $crate::fused::Fusion {
+                self.pool_kernel().0.fusion()
+            }
+
+            fn fused_modules(
+                &self,
+                ins: &[Meta],
+                _gpu: &Gpu,
+                fused: $crate::fused::FusedCode<'_>,
+            ) -> Option<Vec<Source>> {
+                let epilogue = fused.only_epilogue().filter(|e| !e.by_column())?;
+                let out = Op::shape(self, ins).ok()?.shape;
+                Some(self.planes(&ins[0].shape, &out).modules(self.pool_kernel().0, Some(epilogue)))
             }
 
             fn workspace(&self, ins: &[Meta], device: &dittograd_device::Device) -> usize {

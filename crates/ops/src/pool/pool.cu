@@ -15,6 +15,7 @@
 //   COUNT_PADDING      averages: 1 if padding counts as cells
 //   WIDE               1: a plane has 2^32 - 1 cells or more
 //   CELLS              4: an output element is an input cell, and lines of the innermost axis are multiples of 4 long; 1 otherwise
+// A program may follow the gradient of maxima, see `results.cu`.
 // The smooth ops also need device functions, generated from the same formulas as the CPU's: `finite_shift`, `shifted_exp`,
 // `log_sum_exp` and `weighted_exp`.
 //
@@ -148,7 +149,14 @@ __device__ __forceinline__ Offset first_cell(const PoolWindow& w, const Sizes& s
     return first;
 }
 
-// Calls f(o) for each output whose window holds cell c, in row-major order.
+// Cells of the innermost axis from c on that one call of `each_window` is for.
+#if OP == OP_MAX_BWD && !ADAPTIVE
+constexpr int SPAN = DILATION_AT(RANK - 1) == 1 ? CELLS : 1;
+#else
+constexpr int SPAN = 1;
+#endif
+
+// Calls f(o) for each output whose window holds cell c, or one of the SPAN cells from c on, in row-major order.
 template <int A = 0, class F>
 __device__ __forceinline__ void each_window(const Position& c, const Sizes& sizes, Position& o, const F& f) {
     if constexpr (A == RANK) {
@@ -165,12 +173,13 @@ __device__ __forceinline__ void each_window(const Position& c, const Sizes& size
 #else
         const int padded = (int)c.at[A] + PADDING_AT(A);
         if constexpr (DILATION_AT(A) == 1) {
-            // Consecutive windows, at most kernel / stride of them.
+            // Consecutive windows, at most kernel / stride of them for a cell.
+            constexpr int MORE = A == RANK - 1 ? SPAN - 1 : 0;
             const int past = padded - KERNEL_AT(A) + 1;
             const int low = past <= 0 ? 0 : (past + STRIDE_AT(A) - 1) / STRIDE_AT(A);
-            const int high = min(padded / STRIDE_AT(A), (int)sizes.out[A] - 1);
+            const int high = min((padded + MORE) / STRIDE_AT(A), (int)sizes.out[A] - 1);
             UNROLL_WINDOW
-            for (int i = 0; i < (KERNEL_AT(A) + STRIDE_AT(A) - 1) / STRIDE_AT(A); ++i) {
+            for (int i = 0; i < (KERNEL_AT(A) + MORE + STRIDE_AT(A) - 1) / STRIDE_AT(A); ++i) {
                 o.at[A] = (unsigned)(low + i);
                 if ((int)o.at[A] > high) continue;
                 each_window<A + 1>(c, sizes, o, f);
@@ -212,40 +221,49 @@ __device__ __forceinline__ float inverse_cells(const PoolWindow& w, const Sizes&
 
 extern "C" __global__ void __launch_bounds__(256)
 pool(float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ y, const float* __restrict__ dy,
-     u64 items, u64 in_len, u64 out_len, Sizes sizes, float scalar) {
+     u64 items, u64 in_len, u64 out_len, Sizes sizes, float scalar EPILOGUE_PARAM) {
     for (u64 item = blockIdx.x * 256ull + threadIdx.x; item < items / CELLS; item += gridDim.x * 256ull) {
         u64 n = item * CELLS;  // the plane, once the coordinates are taken off
         Position c, o;
         PoolWindow w;
 #if GATHERS
         coordinates(n, sizes.in, c);
-        float sums[CELLS];
+        float sums[CELLS] = {};
 #pragma unroll
-        for (int cell = 0; cell < CELLS; ++cell, ++c.at[RANK - 1]) {
+        for (int cell = 0; cell < CELLS; cell += SPAN, c.at[RANK - 1] += SPAN) {
 #if OP == OP_SMOOTH_BWD
             const float mine = x[item * CELLS + cell];
 #elif OP == OP_MAX_BWD
             const Offset here = offset(c, sizes.in);
 #endif
-            float sum = 0.0f;
             each_window(c, sizes, o, [&](const Position& o) {
                 const u64 at = n * out_len + offset(o, sizes.out);
 #if OP == OP_MAX_BWD
-                if (((const Offset*)y)[at] == here) sum = __fadd_rn(sum, dy[at]);
-#elif OP == OP_AVG_BWD
+                const Offset which = ((const Offset*)y)[at] - here;
+                const float d = dy[at];
+#pragma unroll
+                for (int s = 0; s < SPAN; ++s)
+                    if (which == s) sums[cell + s] = __fadd_rn(sums[cell + s], d);
+#else
+                float& sum = sums[cell];
+#if OP == OP_AVG_BWD
                 window_of(o, sizes, w);
                 sum = __fadd_rn(sum, __fmul_rn(dy[at], inverse_cells(w, sizes, scalar)));
 #else
                 sum = __fadd_rn(sum, weighted_exp(scalar, mine, y[at], dy[at]));
 #endif
-            });
-            sums[cell] = sum;
-        }
-#if CELLS == 4
-        ((float4*)out)[item] = make_float4(sums[0], sums[1], sums[2], sums[3]);
-#else
-        out[item] = sums[0];
 #endif
+            });
+        }
+        Vec<CELLS> results;
+#pragma unroll
+        for (int cell = 0; cell < CELLS; ++cell) results.v[cell] = sums[cell];
+#if DITTO_EPILOGUE
+        Extras<CELLS> extras;
+        extras.load(epilogue_with, item * CELLS, 0);
+        extras.finish(epilogue_with, results, item * CELLS);
+#endif
+        *(Vec<CELLS>*)(out + item * CELLS) = results;
 #else
         coordinates(n, sizes.out, o);
         window_of(o, sizes, w);

@@ -25,6 +25,8 @@ pub(super) struct Fusion {
     pub elementwise: bool,
     pub results: bool,
     pub epilogues: bool,
+    /// Larger products are in digits.
+    pub digits: bool,
 }
 
 /// The most extra inputs of an epilogue: all are held in registers beside the accumulators.
@@ -341,7 +343,8 @@ impl Fuser<'_> {
             && base.as_ref().is_none_or(|(op, own)| {
                 let metas = self.to.out.metas(&[&own[..], &ins].concat());
                 let fusion = op.fusion(&metas[..own.len()]);
-                (ins.is_empty() || fusion.others)
+                let others = if self.fusion.digits { fusion.others_in_digits } else { fusion.others };
+                (ins.is_empty() || others)
                     && joined.weight() <= fusion.weight
                     && ins.len() <= MOST_OTHERS
                     && followed(op, &joined, shape).is_possible(&metas)

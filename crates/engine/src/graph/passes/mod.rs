@@ -13,6 +13,7 @@ mod rematerialize;
 
 use super::{Graph, Node, Source, What};
 use dittograd_device::Device;
+use dittograd_numerics::digits::Digits;
 use dittograd_numerics::environment;
 use dittograd_numerics::error::Result;
 use dittograd_numerics::shape::Shape;
@@ -163,6 +164,7 @@ impl Passes {
             elementwise: self.has(Pass::Elementwise),
             results: self.has(Pass::Results),
             epilogues: self.has(Pass::Epilogues),
+            digits: Digits::of(device.numerics()).is_some(),
         };
         if fusion.elementwise || fusion.epilogues {
             graph = fusion.run(&self.swept(graph, wanted), wanted)?;

@@ -15,6 +15,9 @@ use std::sync::{LazyLock, OnceLock, RwLock};
 /// Elements each thread takes at a time: one 16-byte access where rows allow it.
 const VECTOR: usize = 4;
 
+/// Elements of a thread in a turn of its loop, at most.
+const ELEMENTS: usize = 8;
+
 const MAP_CU: &str = include_str!("../map.cu");
 
 /// How an input is read; see `map.cu`.
@@ -26,6 +29,7 @@ enum Kind {
     Strided,
     Row,
     Repeated,
+    Line,
 }
 
 impl Kind {
@@ -37,11 +41,12 @@ impl Kind {
             Kind::Strided => "STRIDED",
             Kind::Row => "ROW",
             Kind::Repeated => "REPEATED",
+            Kind::Line => "LINE",
         }
     }
 
     fn is_strided(self) -> bool {
-        matches!(self, Kind::Strided | Kind::Row | Kind::Repeated)
+        matches!(self, Kind::Strided | Kind::Row | Kind::Repeated | Kind::Line)
     }
 }
 
@@ -57,6 +62,8 @@ struct Pattern {
     wide: bool,
     /// Elements of a thread at a time.
     vector: usize,
+    /// Vectors of a thread at a time.
+    unroll: usize,
     /// The result of whose lines largest magnitudes are left, and warps that share a line.
     leaves: Option<(usize, usize)>,
 }
@@ -71,6 +78,7 @@ impl Pattern {
             _ if !program.reads()[i] => Kind::Unread,
             _ if walk.plain(i) => Kind::Plain,
             strides if strides.iter().all(|&s| s == 0) => Kind::Single,
+            [.., 0] if lines.is_some_and(|l| l.length == dims[dims.len() - 1]) => Kind::Line,
             [.., 0] if ends_whole => Kind::Repeated,
             [outer @ .., 1] if ends_whole && outer.iter().all(|s| s.is_multiple_of(vector)) => Kind::Row,
             _ => Kind::Strided,
@@ -81,7 +89,10 @@ impl Pattern {
         // Broadcasting and permuting reads no farther than it writes.
         let wide = n >= NARROW;
         let leaves = lines.map(|l| (l.start / n.max(1), l.warps()));
-        Pattern { kinds, rank, whole: is_flat || ends_whole, wide, vector, leaves }
+        // Short lines have no work for more.
+        let of_line = |l: Lines| l.length.div_ceil(32 * l.warps() * vector).max(1);
+        let unroll = lines.map_or(usize::MAX, of_line).min(ELEMENTS / vector);
+        Pattern { kinds, rank, whole: is_flat || ends_whole, wide, vector, unroll, leaves }
     }
 
     /// An argument of positions, as wide as they are.
@@ -128,10 +139,10 @@ fn module_of(program: &Pointwise, pattern: Pattern) -> Generated {
 
 /// The program's function, the lines that `map.cu` asks for, and `map.cu`.
 fn kernel_text(program: &Pointwise, pattern: &Pattern) -> String {
-    let Pattern { kinds, rank, whole, wide, vector, leaves } = pattern;
+    let Pattern { kinds, rank, whole, wide, vector, unroll, leaves } = pattern;
     let (left, warps) = leaves.unwrap_or((0, 0));
     let inputs = kinds.iter().enumerate().map(|(i, kind)| format!("{}, {i}", kind.cuda()));
-    let lines: [&str; 14] = [
+    let lines: [&str; 15] = [
         &array_function("program", program, Constants::Parameters),
         &define("DITTO_X", program.inputs().max(1)),
         &define("DITTO_Y", program.outputs()),
@@ -139,6 +150,7 @@ fn kernel_text(program: &Pointwise, pattern: &Pattern) -> String {
         &define("DITTO_WHOLE", u8::from(*whole)),
         &define("DITTO_WIDE", u8::from(*wide)),
         &define("DITTO_VECTOR", vector),
+        &define("DITTO_UNROLL", unroll),
         &define("DITTO_LEAVES", left),
         &define("DITTO_WARPS", warps),
         &define("DITTO_INPUTS(F)", list(inputs)),
