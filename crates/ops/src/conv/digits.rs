@@ -60,6 +60,8 @@ struct Tile {
     threads: usize,
     stages: usize,
     resident: usize,
+    /// Places of results need 64 bits.
+    is_wide: bool,
     /// Cycles of a block of digits, where a multiprocessor has one tile and where it has as many as it can, and to begin and to end a tile.
     alone: f64,
     block: f64,
@@ -68,7 +70,7 @@ struct Tile {
 
 impl Tile {
     /// With warps of 32 rows and 32 columns, by `mma.sync`.
-    fn of_warps(down: usize, across: usize) -> Tile {
+    fn of_warps(down: usize, across: usize, is_wide: bool) -> Tile {
         let [rows, columns] = [32 * down, 32 * across];
         let parts = [down, across];
         Tile {
@@ -79,14 +81,15 @@ impl Tile {
             threads: 32 * down * across,
             stages: 3,
             resident: 2,
+            is_wide,
             alone: 2400.0,
             block: 2400.0,
             ends: 3000.0,
         }
     }
 
-    /// With warp groups of 64 rows below each other, by `wgmma`, and one more that copies. `column`: bytes of a column besides its digits.
-    fn of_groups(digits: Digits, down: usize, column: usize) -> Tile {
+    /// With warp groups of 64 rows below each other, by `wgmma`, and one more that copies.
+    fn of_groups(digits: Digits, down: usize, is_wide: bool) -> Tile {
         // A group that multiplies alone takes more than half as long as two, since the columns of a tile are copied for it alone.
         let (width, resident, alone, block, ends) = match (digits, down) {
             (Digits::Two, 1) => (128, 2, 1100.0, 1500.0, 5000.0),
@@ -95,7 +98,7 @@ impl Tile {
             (Digits::Three, _) => (96, 1, 2010.0, 2010.0, 4800.0),
         };
         let [rows, columns] = [64 * down, width];
-        let stage = columns * column + STAGE;
+        let stage = columns * if is_wide { WIDE_COLUMN } else { COLUMN } + STAGE;
         // The tile that is ended has columns, too.
         let others = ALIGN + columns * START + 4 * down * SPREAD + stage;
         let room = SHARED / resident - RESERVED - others;
@@ -108,6 +111,7 @@ impl Tile {
             threads: 128 * (1 + down),
             stages,
             resident,
+            is_wide,
             alone,
             block,
             ends,
@@ -126,9 +130,9 @@ impl Tile {
         is_beside: bool,
     ) -> Tile {
         let [m, n] = sizes;
-        let of_warps = if m <= 32 { Tile::of_warps(1, 4) } else { Tile::of_warps(2, 2) };
-        let column = if span >= WIDE { WIDE_COLUMN } else { COLUMN };
-        let of_groups = [2, 1].map(|down| Tile::of_groups(digits, down, column));
+        let is_wide = span >= WIDE;
+        let of_warps = if m <= 32 { Tile::of_warps(1, 4, is_wide) } else { Tile::of_warps(2, 2, is_wide) };
+        let of_groups = [2, 1].map(|down| Tile::of_groups(digits, down, is_wide));
         let time = |tile: &Tile| {
             let (count, places) = (tile.count(m, n, items), tile.places(gpu.sm_count));
             let block = if is_beside || count > gpu.sm_count as usize { tile.block } else { tile.alone };
@@ -290,6 +294,11 @@ impl Class {
         words.extend(axes_words(&self.axes));
         words
     }
+}
+
+/// `Classes` of `digits.cu`.
+fn push_classes(args: &mut Args, classes: &[Class]) {
+    push(args, &classes.iter().flat_map(Class::words).collect::<Vec<_>>());
 }
 
 /// The channels of the images that a convolution reads.
@@ -454,7 +463,7 @@ impl ColumnsPlan {
         let mut args = Args::new();
         push(&mut args, &boxes);
         push(&mut args, &kernel);
-        push(&mut args, &self.classes.iter().flat_map(Class::words).collect::<Vec<_>>());
+        push_classes(&mut args, &self.classes);
         // A warp has 16 places and two groups of channels.
         let units = self.places.div_ceil(16) * (self.padded / GROUP).div_ceil(2);
         let blocks = self.classes.len() * (1 + groups * self.pitch) + items * units.div_ceil(8);
@@ -486,7 +495,6 @@ impl ColumnsPlan {
             m: rows,
             n: batch * positions,
             items: groups,
-            span: batch * groups * rows * view.out_plane(),
             words: vec![
                 rows,
                 batch * positions,
@@ -522,8 +530,6 @@ struct Product {
     m: usize,
     n: usize,
     items: usize,
-    /// Places of results in a row, of all images.
-    span: usize,
     /// What follows the addresses in `Product` of `digits.cu`.
     words: Vec<usize>,
 }
@@ -549,13 +555,13 @@ impl Product {
             ("WN", tile.parts[1]),
             ("STAGES", tile.stages),
             ("VC", usize::from(self.fours)),
-            ("WIDE", usize::from(self.span >= WIDE)),
+            ("WIDE", usize::from(tile.is_wide)),
         ]);
         let mut args = Args::new();
         let mut words = self.pointers.to_vec();
         words.extend(self.words.iter().map(|&x| x as u64));
         push(&mut args, &words);
-        push(&mut args, &classes.iter().flat_map(Class::words).collect::<Vec<_>>());
+        push_classes(&mut args, classes);
         args.ptr(out).ptr(bias);
         if let Some(epilogue) = epilogue {
             epilogue.push(&mut args);
@@ -731,7 +737,6 @@ impl GradPlan {
             m: rows,
             n: columns,
             items: self.runs * groups,
-            span: columns,
             words: vec![
                 rows,
                 columns,
