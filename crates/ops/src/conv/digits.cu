@@ -21,6 +21,7 @@
 //   DITTO_GRAD        1: the product is the gradient of a kernel
 //   DITTO_HOPPER      1: `wgmma`, which compute capability 9.0 has; 0: `mma.sync`
 //   DITTO_WM, _WN     of a tile, down and across: warps, or with `wgmma` warp groups, one across
+//   DITTO_ACROSS      with `wgmma`: columns of a tile, 96 or in `turbo` also 128
 //   DITTO_STAGES      blocks of digits in shared memory
 //   DITTO_VC          1: 16-byte stores of the product's results: lines of results are multiples of 4
 //   DITTO_WIDE        1: there are 2^31 results or more

@@ -89,15 +89,17 @@ impl Tile {
     }
 
     /// With warp groups of 64 rows below each other, by `wgmma`, and one more that copies.
-    fn of_groups(digits: Digits, down: usize, is_wide: bool) -> Tile {
+    fn of_groups(digits: Digits, down: usize, columns: usize, is_wide: bool) -> Tile {
         // A group that multiplies alone takes more than half as long as two, since the columns of a tile are copied for it alone.
-        let (width, resident, alone, block, ends) = match (digits, down) {
-            (Digits::Two, 1) => (128, 2, 1100.0, 1500.0, 5000.0),
-            (Digits::Two, _) => (128, 1, 1290.0, 1290.0, 5000.0),
-            (Digits::Three, 1) => (96, 2, 1500.0, 2400.0, 4500.0),
-            (Digits::Three, _) => (96, 1, 2010.0, 2010.0, 4800.0),
+        let (resident, alone, block, ends) = match (digits, columns, down) {
+            (Digits::Two, 128, 1) => (2, 1100.0, 1500.0, 5000.0),
+            (Digits::Two, 128, _) => (1, 1290.0, 1290.0, 5000.0),
+            (Digits::Two, _, 1) => (2, 900.0, 1250.0, 4000.0),
+            (Digits::Two, ..) => (1, 1000.0, 1000.0, 4000.0),
+            (Digits::Three, _, 1) => (2, 1500.0, 2400.0, 4500.0),
+            (Digits::Three, ..) => (1, 2010.0, 2010.0, 4800.0),
         };
-        let [rows, columns] = [64 * down, width];
+        let rows = 64 * down;
         let stage = columns * if is_wide { WIDE_COLUMN } else { COLUMN } + STAGE;
         // The tile that is ended has columns, too.
         let others = ALIGN + columns * START + 4 * down * SPREAD + stage;
@@ -132,7 +134,17 @@ impl Tile {
         let [m, n] = sizes;
         let is_wide = span >= WIDE;
         let of_warps = if m <= 32 { Tile::of_warps(1, 4, is_wide) } else { Tile::of_warps(2, 2, is_wide) };
-        let of_groups = [2, 1].map(|down| Tile::of_groups(digits, down, is_wide));
+        let all: &[usize] = match digits {
+            Digits::Two => &[128, 96],
+            Digits::Three => &[96],
+        };
+        let of_groups = all.iter().flat_map(|&columns| [2, 1].map(|down| Tile::of_groups(digits, down, columns, is_wide)));
+        if let Ok(forced) = std::env::var(if is_beside { "DX_GRAD" } else { "DX_CONV" }) {
+            if gpu.hopper && digits == Digits::Two {
+                let (d, c) = forced.split_once(',').unwrap();
+                return Tile::of_groups(digits, d.parse().unwrap(), c.parse().unwrap(), is_wide);
+            }
+        }
         let time = |tile: &Tile| {
             let (count, places) = (tile.count(m, n, items), tile.places(gpu.sm_count));
             let block = if is_beside || count > gpu.sm_count as usize { tile.block } else { tile.alone };
@@ -140,7 +152,7 @@ impl Tile {
             turns * (blocks as f64 * block + tile.ends)
         };
         let better = |best: Tile, tile: Tile| if time(&tile) < time(&best) { tile } else { best };
-        of_groups.into_iter().filter(|_| gpu.hopper).fold(of_warps, better)
+        of_groups.filter(|_| gpu.hopper).fold(of_warps, better)
     }
 
     fn count(&self, m: usize, n: usize, items: usize) -> usize {
@@ -553,6 +565,7 @@ impl Product {
             ("HOPPER", usize::from(tile.hopper)),
             ("WM", tile.parts[0]),
             ("WN", tile.parts[1]),
+            ("ACROSS", tile.columns),
             ("STAGES", tile.stages),
             ("VC", usize::from(self.fours)),
             ("WIDE", usize::from(tile.is_wide)),

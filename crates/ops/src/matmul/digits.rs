@@ -199,6 +199,7 @@ impl DigitsPlan {
             ("BIAS", if splits > 1 { 0 } else { bias }),
             ("SPLIT", usize::from(splits > 1)),
             ("HOPPER", usize::from(gpu.hopper)),
+            ("ACROSS", tile.columns),
         ]);
         let reduce_defines = defines(&[("PART", 2), ("DIGITS", d), ("VC", pairs), ("BIAS", bias)]);
         let places = gpu.sm_count as usize * tile.resident;

@@ -1,9 +1,9 @@
-// What kernels of products in digits share on compute capability 9.0: `wgmma`, and barriers that count bytes.
+// What kernels of products in digits share on compute capability 9.0: `wgmma`, and barriers that count bytes. DITTO_ACROSS are the columns
+// of a `wgmma`: 96, or in `turbo` also 128.
 
 #if DITTO_HOPPER
 
-// Columns of a `wgmma`.
-constexpr int ACROSS = DIGITS == 2 ? 128 : 96;
+constexpr int ACROSS = DITTO_ACROSS;
 
 // ACCUMULATE(c): the registers of sums as operands of an instruction, with constraint c; ACCUMULATORS: their names there.
 #define NAMES_48 \
@@ -15,7 +15,7 @@ constexpr int ACROSS = DIGITS == 2 ? 128 : 96;
     c(s[12]), c(s[13]), c(s[14]), c(s[15]), c(s[16]), c(s[17]), c(s[18]), c(s[19]), c(s[20]), c(s[21]), c(s[22]), c(s[23]), \
     c(s[24]), c(s[25]), c(s[26]), c(s[27]), c(s[28]), c(s[29]), c(s[30]), c(s[31]), c(s[32]), c(s[33]), c(s[34]), c(s[35]), \
     c(s[36]), c(s[37]), c(s[38]), c(s[39]), c(s[40]), c(s[41]), c(s[42]), c(s[43]), c(s[44]), c(s[45]), c(s[46]), c(s[47])
-#if DITTO_DIGITS == 2
+#if DITTO_ACROSS == 128
 #define SHAPE "m64n128k32"
 #define ACCUMULATORS NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define OPERANDS "%64, %65"

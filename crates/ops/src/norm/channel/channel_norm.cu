@@ -64,49 +64,28 @@ __device__ __forceinline__ u64 group_of(u64 piece, const Shape& shape) {
 
 __device__ __forceinline__ u64 channel_of(u64 piece, u64 group, const Shape& shape) { return BATCH ? group : remainder_of(piece, shape.c); }
 
-// A chunk of runs that are `stride` apart.
-struct ChunkAt {
-    const float *sums, *x, *dy;
-    Count piece, k, chunks, stride;
-
-    __device__ __forceinline__ Chunk read() const {
-        Chunk c;
-        c.piece = piece;
-        c.last = k + 1 == chunks;
-#if !SINGLE
-        c.sums = reinterpret_cast<const decltype(c.sums)*>(sums)[piece * chunks + k];
-#elif defined(BACKWARD)
-        c.sums = {x[piece], dy[piece], 0.0f, 0.0f};
-#else
-        c.sums = {x[piece], 0.0f};
-#endif
-        return c;
-    }
-    __device__ __forceinline__ void next() {
-        const bool more = !SINGLE && k + 1 < chunks;
-        k = more ? k + 1 : 0;
-        piece += more ? 0 : stride;
-    }
-};
-
-// K sums over the chunks of some runs, `stride` apart from `first` on: f(chunk, v) has the terms of one.
-template <int K, class F>
-__device__ __forceinline__ void over_chunks(u64 first, u64 stride, u64 runs, const Shape& shape, const float* sums, const float* x,
-                                            const float* dy, float (*part)[K][33], float (&total)[K], F f) {
-    const auto start = [&](u64 l) {
-        const u64 i = SINGLE ? l : divided(l, shape.chunks);
-        return ChunkAt{sums, x, dy, (Count)(first + i * stride), (Count)(SINGLE ? 0 : l - i * shape.chunks), (Count)shape.chunks, (Count)stride};
-    };
-    column_sums<K, 16>(SINGLE ? runs : runs * shape.chunks, part, total, start, f);
-}
-
 #if !SINGLE
 
-// The sum over LANES lanes, by halving; every lane gets it. The other lanes of the warp would only add +0.
-__device__ __forceinline__ float lanes_sum(float s) {
+// Sums over LANES lanes of T numbers, by halving. Lanes from LANES / T * t on get that of number t. The other lanes of the warp would only
+// add +0.
+template <int T> __device__ __forceinline__ float lanes_sums(float (&s)[T]) {
+    int have = T;
     #pragma unroll
-    for (int o = LANES / 2; o > 0; o /= 2) s = __fadd_rn(s, __shfl_down_sync(0xffffffffu, s, o, LANES));
-    return __shfl_sync(0xffffffffu, s, 0, LANES);
+    for (int o = LANES / 2; o > 0; o /= 2) {
+        if (have > 1) {
+            have /= 2;
+            const bool upper = threadIdx.x & o;
+            #pragma unroll
+            for (int i = 0; i < T; ++i) {
+                if (i >= have) continue;
+                const float other = __shfl_xor_sync(~0u, upper ? s[i] : s[i + have], o);
+                s[i] = __fadd_rn(upper ? s[i + have] : s[i], other);
+            }
+        } else {
+            s[0] = __fadd_rn(s[0], __shfl_xor_sync(~0u, s[0], o));
+        }
+    }
+    return s[0];
 }
 
 // Loads that stay where they are written, so that all of a chunk are under way before the first sum; 0 unless `in`.
@@ -121,101 +100,71 @@ __device__ __forceinline__ float load_now(const float* at, bool in) {
     return v;
 }
 
-// Sums of a chunk of `len` elements from `at` on, by LANES lanes, which hold it in registers; `inverse`: 1 / len. With FULL there are as many
-// elements as the registers have room for; otherwise what is beyond the end is skipped for the whole warp.
-template <bool FULL>
-__device__ __forceinline__ void leaf_sums(float* to, const float* x, const float* dy, u64 at, unsigned len, float inverse, bool live) {
-    const unsigned lane = threadIdx.x % LANES;
-    // f(q, in) for element lane + LANES q, which is there if `in`.
-    const auto each = [&](auto f) {
+// T chunks that LANES lanes hold in registers: element lane + LANES q of each is v[..][q] of x, and g[..][q] of dy. They are `apart` from each
+// other, and equally long; the first `live` of them are there.
+template <int T> struct Held {
+    u64 at, apart;
+    unsigned live, len;
+    float inverse;  // 1 / len
+    float v[T][PER_LANE];
+#ifdef BACKWARD
+    float g[T][PER_LANE];
+#endif
+
+    // f(t, q, in) for every element, which is there if `in`. With FULL all are.
+    template <bool FULL, class F> __device__ __forceinline__ void each(F f) const {
+        const unsigned lane = threadIdx.x % LANES;
         #pragma unroll
-        for (unsigned q = 0; q < PER_LANE; ++q) {
-            // Where lanes have several elements, the warp has one chunk.
-            if (!FULL && q % 8 == 0 && q > 0 && LANES * q >= len) break;
-            f(q, FULL || lane + LANES * q < len);
-        }
-    };
-    const auto load = [&](float (&to)[PER_LANE], const float* from) {
-        each([&](unsigned q, bool in) { to[q] = FULL ? load_now(from + LANES * q) : load_now(from + LANES * q, in); });
-    };
-    float v[PER_LANE];
-    load(v, x + at + lane);
-#ifdef BACKWARD
-    float g[PER_LANE];
-    load(g, dy + at + lane);
-#endif
-    float a = 0.0f;
-    each([&](unsigned q, bool in) { if (in) a = __fadd_rn(a, v[q]); });
-    a = lanes_sum(a);
-    const float m = __fmul_rn(a, inverse);
-    float squares = 0.0f;
-    each([&](unsigned q, bool in) {
-        if (!in) return;
-        v[q] = __fsub_rn(v[q], m);
-        squares = __fadd_rn(squares, __fmul_rn(v[q], v[q]));
-    });
-    squares = lanes_sum(squares);
-#ifdef BACKWARD
-    float b = 0.0f, p = 0.0f;
-    each([&](unsigned q, bool in) {
-        if (!in) return;
-        b = __fadd_rn(b, g[q]);
-        p = __fadd_rn(p, __fmul_rn(g[q], v[q]));
-    });
-    b = lanes_sum(b);
-    p = lanes_sum(p);
-    if (live && lane == 0) *reinterpret_cast<float4*>(to) = make_float4(a, squares, b, p);
-#else
-    if (live && lane == 0) *reinterpret_cast<float2*>(to) = make_float2(a, squares);
-#endif
-}
-
-// Sums of all chunks. 4 bytes read per element, 8 with dy.
-extern "C" __global__ void __launch_bounds__(256) leaves(float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
-    constexpr unsigned WORDS = sizeof(Chunk::sums) / 4;
-    const u64 step = (u64)gridDim.x * (256 / LANES);
-    // Shuffles need the whole warp, so all its lanes stay in the loop.
-    for (u64 base = blockIdx.x * (u64)(256 / LANES); base < shape.leaves; base += step) {
-        const u64 leaf = base + threadIdx.x / LANES;
-        const bool live = leaf < shape.leaves;
-        const u64 piece = divided(leaf, shape.chunks);
-        const u64 k = leaf - piece * shape.chunks;
-        const u64 left = shape.s - k * CHUNK;
-        const unsigned len = !live ? 0 : left < CHUNK ? (unsigned)left : CHUNK;
-        const float inverse = k + 1 == shape.chunks ? by.tail : by.whole;
-        const u64 at = piece * shape.s + k * CHUNK;
-        if (__all_sync(~0u, len == LANES * PER_LANE)) leaf_sums<true>(sums + leaf * WORDS, x, dy, at, len, inverse, live);
-        else leaf_sums<false>(sums + leaf * WORDS, x, dy, at, len, inverse, live);
+        for (unsigned t = 0; t < T; ++t)
+            #pragma unroll
+            for (unsigned q = 0; q < PER_LANE; ++q) {
+                // Where lanes have several elements, the warp has one chunk: what is beyond its end is skipped for all lanes.
+                if (!FULL && T == 1 && q % 8 == 0 && q > 0 && LANES * q >= len) break;
+                f(t, q, FULL || (t < live && lane + LANES * q < len));
+            }
     }
-}
+
+    // Loads them and sums them up. Lanes from LANES / T * t on get the sums of chunk t.
+    template <bool FULL> __device__ __forceinline__ decltype(Chunk::sums) sums(const float* x, const float* dy) {
+        const unsigned lane = threadIdx.x % LANES;
+        const auto load = [&](float (&to)[T][PER_LANE], const float* from) {
+            each<FULL>([&](unsigned t, unsigned q, bool in) {
+                const float* const place = from + at + t * apart + lane + LANES * q;
+                to[t][q] = FULL ? load_now(place) : load_now(place, in);
+            });
+        };
+        load(v, x);
+#ifdef BACKWARD
+        load(g, dy);
+#endif
+        float a[T] = {};
+        each<FULL>([&](unsigned t, unsigned q, bool in) { if (in) a[t] = __fadd_rn(a[t], v[t][q]); });
+        const float sum = lanes_sums(a);
+        float m[T];
+        #pragma unroll
+        for (unsigned t = 0; t < T; ++t) m[t] = __fmul_rn(__shfl_sync(~0u, sum, LANES / T * t, LANES), inverse);
+        float squares[T] = {}, b[T] = {}, p[T] = {};
+        each<FULL>([&](unsigned t, unsigned q, bool in) {
+            if (!in) return;
+            const float d = __fsub_rn(v[t][q], m[t]);
+            squares[t] = __fadd_rn(squares[t], __fmul_rn(d, d));
+#ifdef BACKWARD
+            b[t] = __fadd_rn(b[t], g[t][q]);
+            p[t] = __fadd_rn(p[t], __fmul_rn(g[t][q], d));
+#endif
+        });
+#ifdef BACKWARD
+        const float of_squares = lanes_sums(squares), of_b = lanes_sums(b);
+        return make_float4(sum, of_squares, of_b, lanes_sums(p));
+#else
+        return make_float2(sum, lanes_sums(squares));
+#endif
+    }
+};
 
 #endif
-
-// A block takes 32 groups, one per lane.
-#define EACH_TILE(count) for (u64 tile = blockIdx.x; tile * 32 < (count); tile += gridDim.x)
 
 #ifndef BACKWARD
-
-extern "C" __global__ void __launch_bounds__(512) groups(float* __restrict__ first, float* __restrict__ second, const float* __restrict__ sums, const float* __restrict__ x, int raw, Shape shape, Factors by) {
-    __shared__ float part[ROWS][1][33];
-    EACH_TILE(shape.groups) {
-        const u64 wanted = tile * 32 + threadIdx.x % 32;
-        const u64 group = wanted < shape.groups ? wanted : shape.groups - 1;
-        const u64 run = first_run(group, shape), stride = between_runs(shape);
-        float of[1];
-        over_chunks<1>(run, stride, shape.runs, shape, sums, x, nullptr, part, of, [&](const Chunk& c, float (&v)[1]) { v[0] = c.sums.x; });
-        const float mean = __fmul_rn(of[0], by.group);
-        over_chunks<1>(run, stride, shape.runs, shape, sums, x, nullptr, part, of, [&](const Chunk& c, float (&v)[1]) {
-            const Leaf l = c.leaf(shape, by);
-            v[0] = about_mean(l.q, l.len, l.m, mean);
-        });
-        const float var = __fmul_rn(of[0], by.group);
-        if (threadIdx.x < 32 && wanted < shape.groups) {
-            first[group] = mean;
-            second[group] = raw ? var : inverse_std(var, by.eps);
-        }
-    }
-}
 
 // Forward. 4 bytes read and 4 written per element.
 extern "C" __global__ void __launch_bounds__(256) normalize(float* __restrict__ out, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ beta, const float* __restrict__ stats, Shape shape, Factors by) {
@@ -254,73 +203,10 @@ __device__ __forceinline__ float gained(float h, const float* __restrict__ gamma
 #endif
 }
 
-// Gradients of gain and shift of channel c: moments(chunk) is mean and 1 / std of a chunk's group.
-template <class Moments>
-__device__ __forceinline__ void channel_sums(u64 c, const Shape& shape, const Factors& by, const float* sums, const float* x, const float* dy,
-                                             float (*part)[2][33], float (&of)[2], Moments moments) {
-    over_chunks<2>(c, shape.c, shape.n, shape, sums, x, dy, part, of, [&](const Chunk& chunk, float (&v)[2]) {
-        const Leaf l = chunk.leaf(shape, by);
-        const float2 m = moments(chunk);
-        v[0] = __fmul_rn(moment_about_mean(l.p, l.m, m.x, l.b), m.y);
-        v[1] = l.b;
-    });
+// The gradient of an element of x, where `of` are mean and 1 / std of its group, mean of h and mean of h x^.
+__device__ __forceinline__ float gradient_of(float x, float dy, const float* __restrict__ gamma, u64 c, float4 of) {
+    return input_gradient(gained(dy, gamma, c), of.z, normalized(x, of.x, of.y), of.w, of.y);
 }
-
-// Per group: mean, 1 / std, mean of h and mean of h x^. If a group is a channel also its gradients of gain and shift, where they are wanted.
-extern "C" __global__ void __launch_bounds__(512) group_gradients(float* __restrict__ stats, float* __restrict__ dgamma, float* __restrict__ dbeta, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, Shape shape, Factors by) {
-    __shared__ float part[ROWS][2][33];
-    EACH_TILE(shape.groups) {
-        const u64 wanted = tile * 32 + threadIdx.x % 32;
-        const u64 group = wanted < shape.groups ? wanted : shape.groups - 1;
-        const u64 run = first_run(group, shape), stride = between_runs(shape);
-        float of[2];
-        over_chunks<2>(run, stride, shape.runs, shape, sums, x, dy, part, of, [&](const Chunk& c, float (&v)[2]) {
-            const Leaf l = c.leaf(shape, by);
-            v[0] = l.a;
-            v[1] = gained(l.b, gamma, channel_of(c.piece, group, shape));
-        });
-        const float mean = __fmul_rn(of[0], by.group), sum = of[1];
-        over_chunks<2>(run, stride, shape.runs, shape, sums, x, dy, part, of, [&](const Chunk& c, float (&v)[2]) {
-            const Leaf l = c.leaf(shape, by);
-            v[0] = about_mean(l.q, l.len, l.m, mean);
-            v[1] = gained(moment_about_mean(l.p, l.m, mean, l.b), gamma, channel_of(c.piece, group, shape));
-        });
-        const float r = inverse_std(__fmul_rn(of[0], by.group), by.eps), moment = of[1];
-        const bool writes = threadIdx.x < 32 && wanted < shape.groups;
-        if (writes) {
-            *reinterpret_cast<float4*>(stats + 4 * group) =
-                make_float4(mean, r, __fmul_rn(sum, by.group), __fmul_rn(__fmul_rn(moment, r), by.group));
-        }
-        if (BATCH && dgamma) {
-            channel_sums(group, shape, by, sums, x, dy, part, of, [&](const Chunk&) { return make_float2(mean, r); });
-            if (writes) {
-                dgamma[group] = of[0];
-                if (dbeta) dbeta[group] = of[1];
-            }
-        }
-    }
-}
-
-#if !BATCH
-
-// Gradients of gain and shift. A block takes 32 channels, one per lane.
-extern "C" __global__ void __launch_bounds__(512) channel_gradients(float* __restrict__ dgamma, float* __restrict__ dbeta, const float* __restrict__ stats, const float* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
-    __shared__ float part[ROWS][2][33];
-    EACH_TILE(shape.c) {
-        const u64 wanted = tile * 32 + threadIdx.x % 32;
-        const u64 c = wanted < shape.c ? wanted : shape.c - 1;
-        float of[2];
-        channel_sums(c, shape, by, sums, x, dy, part, of, [&](const Chunk& chunk) {
-            return *reinterpret_cast<const float2*>(stats + 4 * group_of(chunk.piece, shape));
-        });
-        if (threadIdx.x < 32 && wanted < shape.c) {
-            dgamma[c] = of[0];
-            if (dbeta) dbeta[c] = of[1];
-        }
-    }
-}
-
-#endif
 
 #if RUN_WARPS
 #define RUN_PARAM , unsigned* magnitudes
@@ -357,7 +243,7 @@ extern "C" __global__ void __launch_bounds__(256) gradients(float* __restrict__ 
 #endif
         #pragma unroll
         for (int e = 0; e < VECTOR; ++e) {
-            v[e] = input_gradient(gained(g[e], gamma, c), of.z, normalized(v[e], of.x, of.y), of.w, of.y);
+            v[e] = gradient_of(v[e], g[e], gamma, c, of);
 #if RUN_WARPS
             largest = larger(largest, v[e]);
 #endif

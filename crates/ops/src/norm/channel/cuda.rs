@@ -14,14 +14,53 @@ use dittograd_numerics::shape::Shape;
 use dittograd_numerics::sum::{CHUNK, ROWS};
 
 pub(super) const CHANNEL_CU: &str = include_str!("channel_norm.cu");
+const GROUPS_CU: &str = include_str!("channel_groups.cu");
+const BLOCK_CU: &str = include_str!("channel_block.cu");
+
+/// The most warps of a block that has a channel, elements that a lane sums up at a time, and chunks of a warp.
+const MOST_WARPS: usize = 16;
+const MOST_ELEMENTS: usize = 16;
+const MOST_EACH: usize = 8;
+
+/// Elements of a channel that a block of threads reads in about the time that a second launch takes.
+const FEW: usize = 8192;
+
+/// How a block of threads has a channel: its warps, the chunks that each sums up at a time, and whether these are all, so that the block holds
+/// them until their gradient is known.
+struct Block {
+    warps: usize,
+    each: usize,
+    holds: bool,
+    /// Bytes of shared memory: sums of chunks, and the terms of their sums.
+    shared: usize,
+}
 
 impl Channels {
+    /// Lanes that sum up a chunk. Short runs share a warp: each gets as many as it has elements, rounded up to a power of two.
+    fn lanes(&self) -> usize {
+        self.s.clamp(1, 32).next_power_of_two()
+    }
+
+    /// How blocks have a channel each, if that is faster than a kernel for all chunks and one for the groups: where channels are many or small.
+    fn block(&self, backward: bool, sm_count: u32) -> Option<Block> {
+        let count = self.n * self.chunks();
+        let is_fast = 3 * self.c >= sm_count as usize || self.n * self.s <= FEW;
+        if self.groups.is_some() || self.lanes() < 32 || count == 0 || count > ROWS * ROWS || !is_fast {
+            return None;
+        }
+        let per_lane = per_lane(self.s.min(CHUNK));
+        let each = (MOST_ELEMENTS / per_lane).clamp(1, MOST_EACH);
+        let warps = count.div_ceil(each).min(MOST_WARPS);
+        let holds = backward && per_lane <= MOST_ELEMENTS && count <= warps * each;
+        let (words, terms) = if backward { (4, 2) } else { (2, 1) };
+        let shared = 4 * (count * words + count.div_ceil(ROWS) * terms * (ROWS + 1));
+        Some(Block { warps, each, holds, shared })
+    }
+
     /// The kernels; with `lines`, those of gradients leave the largest magnitude of each run.
-    pub(super) fn module(&self, backward: bool, affine: usize, lines: Option<Lines>) -> Source {
-        let run = self.s.min(CHUNK);
-        // Short runs share a warp: each gets as many lanes as it has elements, rounded up to a power of two.
-        let lanes = run.clamp(1, 32).next_power_of_two();
-        let per_lane = per_lane(run);
+    pub(super) fn module(&self, backward: bool, affine: usize, lines: Option<Lines>, sm_count: u32) -> Source {
+        let (lanes, per_lane) = (self.lanes(), per_lane(self.s.min(CHUNK)));
+        let block = self.block(backward, sm_count);
         let vector = if self.s.is_multiple_of(4) && self.s > 0 { 4 } else { 1 };
         let (batch, single) = (u8::from(self.groups.is_none()), u8::from(self.s == 1));
         let wide = u8::from(self.pieces() * self.s > u32::MAX as usize);
@@ -38,14 +77,21 @@ impl Channels {
             let moment = Pointwise::trace(4, |v| vec![moment_about_mean(v[0], v[1], v[2], v[3])]);
             device_function("about_mean", &about) + &device_function("moment_about_mean", &moment)
         };
+        let mut of_block = String::new();
+        if let Some(Block { warps, each, holds, .. }) = block {
+            let holds = u8::from(holds);
+            head += &format!("#define WARPS {warps}\n#define EACH {each}\n#define HOLDS {holds}\n");
+            of_block = format!("w{warps}e{each}h{holds}");
+        }
+        let rest = if block.is_some() { BLOCK_CU } else { GROUPS_CU };
         let name = format!(
-            "channel_norm_{}_l{lanes}p{per_lane}v{vector}a{affine}r{run_warps}{}{}{}",
+            "channel_norm_{}_l{lanes}p{per_lane}v{vector}a{affine}r{run_warps}{of_block}{}{}{}",
             if backward { "bwd" } else { "fwd" },
             if batch == 1 { "b" } else { "g" },
             if single == 1 { "1" } else { "" },
             if wide == 1 { "w" } else { "" }
         );
-        crate::module(name, || head + COLUMN_SUM + &formulas() + &traced() + CHANNEL_CU)
+        crate::module(name, || head + COLUMN_SUM + &formulas() + &traced() + CHANNEL_CU + rest)
     }
 
     /// Whether the kernels of gradients can leave the largest magnitudes of these lines: they are the runs.
@@ -73,6 +119,19 @@ impl Channels {
         args.bytes(bytemuck::cast_slice(&floats), 4);
     }
 
+    /// Queues the sums of all chunks.
+    fn queue_leaves(&self, run: &CudaRun<'_>, module: &Source, dy: u64) -> Result<()> {
+        if self.leaves() == 0 {
+            return Ok(());
+        }
+        let kernel = run.cuda.kernel(&module.0, module.1, "leaves")?;
+        let mut args = Args::new();
+        args.ptr(run.workspace).ptr(run.ins[0]).ptr(dy);
+        self.layout_args(&mut args);
+        let blocks = (self.leaves() * self.lanes()).div_ceil(256).min(MAX_BLOCKS);
+        run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)
+    }
+
     /// Queues the sums of all chunks, then the mean and `1 / std` (or variance) of each group.
     pub(super) fn cuda_stats(
         &self,
@@ -82,20 +141,25 @@ impl Channels {
         raw: bool,
     ) -> Result<()> {
         let (x, sums) = (run.ins[0], run.workspace);
-        if self.leaves() > 0 {
-            let kernel = run.cuda.kernel(&module.0, module.1, "leaves")?;
-            let mut args = Args::new();
-            args.ptr(sums).ptr(x).ptr(0);
-            self.layout_args(&mut args);
-            let lanes = self.s.clamp(1, 32).next_power_of_two();
-            let blocks = (self.leaves() * lanes).div_ceil(256).min(MAX_BLOCKS);
-            run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
-        }
-        let kernel = run.cuda.kernel(&module.0, module.1, "groups")?;
         let mut args = Args::new();
-        args.ptr(to[0]).ptr(to[1]).ptr(sums).ptr(x).i32(i32::from(raw));
+        args.ptr(to[0]).ptr(to[1]);
+        if let Some(block) = self.block(false, run.cuda.sm_count()) {
+            args.ptr(x).i32(i32::from(raw));
+            self.layout_args(&mut args);
+            return self.queue_block(run, module, &block, &args);
+        }
+        self.queue_leaves(run, module, 0)?;
+        let kernel = run.cuda.kernel(&module.0, module.1, "groups")?;
+        args.ptr(sums).ptr(x).i32(i32::from(raw));
         self.layout_args(&mut args);
         run.cuda.launch(kernel, self.tiles(self.group_count()), self.threads(self.group_runs()), 0, &args)
+    }
+
+    /// Queues a block of threads for each channel.
+    fn queue_block(&self, run: &CudaRun<'_>, module: &Source, block: &Block, args: &Args) -> Result<()> {
+        let kernel = run.cuda.kernel(&module.0, module.1, "channels")?;
+        let threads = 32 * block.warps as u32;
+        run.cuda.launch(kernel, [self.c as u32, 1, 1], threads, block.shared as u32, args)
     }
 
     /// Number of blocks if each takes 32 groups or channels.
@@ -113,14 +177,14 @@ impl Channels {
         clear_gaps(&parts, run)?;
         let (starts, _) = layout::packed(&parts);
         let to = [run.out, run.out + starts[1] as u64 * 4];
-        self.cuda_stats(run, &self.module(false, 0, None), to, true)
+        self.cuda_stats(run, &self.module(false, 0, None, run.cuda.sm_count()), to, true)
     }
 
     pub(super) fn cuda(&self, run: &CudaRun<'_>) -> Result<()> {
         if run.shape.numel() == 0 {
             return Ok(());
         }
-        let module = self.module(false, run.ins.len() - 1, None);
+        let module = self.module(false, run.ins.len() - 1, None, run.cuda.sm_count());
         let stats = run.workspace + 8 * self.leaves() as u64;
         let to = [stats, stats + 4 * self.group_count() as u64];
         self.cuda_stats(run, &module, to, false)?;
@@ -139,30 +203,36 @@ impl Channels {
 
     pub(super) fn cuda_bwd(&self, parts: &[Shape], run: &CudaRun<'_>) -> Result<()> {
         clear_gaps(parts, run)?;
-        let module = self.module(true, run.ins.len() - 2, run.leaves.map(|(lines, _)| lines));
+        let sm_count = run.cuda.sm_count();
+        let module = self.module(true, run.ins.len() - 2, run.leaves.map(|(lines, _)| lines), sm_count);
         let (x, dy) = (run.ins[0], run.ins[run.ins.len() - 1]);
         let gamma = if run.ins.len() == 3 { run.ins[1] } else { 0 };
         let (sums, stats) = (run.workspace, run.workspace + 16 * self.leaves() as u64);
-        if self.leaves() > 0 {
-            let kernel = run.cuda.kernel(&module.0, module.1, "leaves")?;
-            let mut args = Args::new();
-            args.ptr(sums).ptr(x).ptr(dy);
-            self.layout_args(&mut args);
-            let lanes = self.s.clamp(1, 32).next_power_of_two();
-            let blocks = (self.leaves() * lanes).div_ceil(256).min(MAX_BLOCKS);
-            run.cuda.launch(kernel, [blocks as u32, 1, 1], 256, 0, &args)?;
-        }
         let (starts, _) = layout::packed(parts);
         let part = |i: usize| starts.get(i).map_or(0, |s| run.out + *s as u64 * 4);
         let is_batch = self.groups.is_none();
-        if self.group_count() > 0 {
-            let kernel = run.cuda.kernel(&module.0, module.1, "group_gradients")?;
+        let [gain, shift] = if is_batch { [part(1), part(2)] } else { [0; 2] };
+        if let Some(block) = self.block(true, sm_count) {
             let mut args = Args::new();
-            let [gain, shift] = if is_batch { [part(1), part(2)] } else { [0; 2] };
-            args.ptr(stats).ptr(gain).ptr(shift).ptr(sums).ptr(x).ptr(gamma).ptr(dy);
+            args.ptr(run.out).ptr(stats).ptr(gain).ptr(shift).ptr(x).ptr(gamma).ptr(dy);
             self.layout_args(&mut args);
-            let threads = self.threads(self.group_runs());
-            run.cuda.launch(kernel, self.tiles(self.group_count()), threads, 0, &args)?;
+            if let Some((_, to)) = run.leaves {
+                args.ptr(to);
+            }
+            self.queue_block(run, &module, &block, &args)?;
+            if block.holds {
+                return Ok(());
+            }
+        } else {
+            self.queue_leaves(run, &module, dy)?;
+            if self.group_count() > 0 {
+                let kernel = run.cuda.kernel(&module.0, module.1, "group_gradients")?;
+                let mut args = Args::new();
+                args.ptr(stats).ptr(gain).ptr(shift).ptr(sums).ptr(x).ptr(gamma).ptr(dy);
+                self.layout_args(&mut args);
+                let threads = self.threads(self.group_runs());
+                run.cuda.launch(kernel, self.tiles(self.group_count()), threads, 0, &args)?;
+            }
         }
         if self.pieces() * self.s > 0 {
             let kernel = run.cuda.kernel(&module.0, module.1, "gradients")?;

@@ -219,8 +219,8 @@ macro_rules! channel_norm {
                 self.channels(&run.metas[0]).cuda(run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-                vec![self.channels(&ins[0]).module(false, ins.len() - 1, None)]
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
+                vec![self.channels(&ins[0]).module(false, ins.len() - 1, None, gpu.sm_count)]
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, dy: Val) -> Result<Vec<Option<Val>>> {
@@ -342,13 +342,13 @@ macro_rules! channel_norm {
                 self.channels(&run.metas[0]).cuda_bwd(&self.parts(run.metas), run)
             }
 
-            fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-                vec![self.channels(&ins[0]).module(true, ins.len() - 2, None)]
+            fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
+                vec![self.channels(&ins[0]).module(true, ins.len() - 2, None, gpu.sm_count)]
             }
 
-            fn leaving_modules(&self, ins: &[Meta], _gpu: &Gpu, lines: Lines) -> Option<Vec<Source>> {
+            fn leaving_modules(&self, ins: &[Meta], gpu: &Gpu, lines: Lines) -> Option<Vec<Source>> {
                 let channels = self.channels(&ins[0]);
-                channels.leaves_lines(lines).then(|| vec![channels.module(true, ins.len() - 2, Some(lines))])
+                channels.leaves_lines(lines).then(|| vec![channels.module(true, ins.len() - 2, Some(lines), gpu.sm_count)])
             }
 
             fn vjp(&self, r: &mut dyn Recorder, io: Io<'_>, v: Val) -> Result<Vec<Option<Val>>> {
@@ -523,8 +523,8 @@ impl Op for Moments {
         Channels::of(&run.metas[0].shape, None, 0.0).cuda_moments(run)
     }
 
-    fn cuda_modules(&self, ins: &[Meta], _gpu: &Gpu) -> Vec<Source> {
-        vec![Channels::of(&ins[0].shape, None, 0.0).module(false, 0, None)]
+    fn cuda_modules(&self, ins: &[Meta], gpu: &Gpu) -> Vec<Source> {
+        vec![Channels::of(&ins[0].shape, None, 0.0).module(false, 0, None, gpu.sm_count)]
     }
 
     fn vjp(&self, _r: &mut dyn Recorder, _io: Io<'_>, _dy: Val) -> Result<Vec<Option<Val>>> {
