@@ -1,8 +1,8 @@
 // The statistics of batch norm's channels, a block of threads each, and if it can hold its channel in registers, the gradient of x too. More
 // lines before this text:
-//   WARPS       warps of a block
-//   EACH    chunks that a warp sums up at a time
-//   HOLDS       1: these are all chunks of the channel, and the gradient of x follows
+//   WARPS    warps of a block
+//   EACH     chunks that a warp sums up at a time; 0: `leaves` has written the sums of all
+//   HOLDS    1: these are all chunks of the channel, and the gradient of x follows
 
 // Sums that are found together.
 #ifdef BACKWARD
@@ -44,13 +44,13 @@ struct Column {
 #ifndef BACKWARD
 
 // Mean, and 1 / std or if `raw` the variance.
-extern "C" __global__ void __launch_bounds__(32 * WARPS) channels(float* __restrict__ first, float* __restrict__ second, const float* __restrict__ x, int raw, Shape shape, Factors by) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) channels(float* __restrict__ first, float* __restrict__ second, const decltype(Chunk::sums)* __restrict__ of_chunks, const float* __restrict__ x, int raw, Shape shape, Factors by) {
 
 #else
 
 // Gradients of gain and shift, where they are wanted, and with HOLDS that of x; otherwise what `gradients` needs for it: mean, 1 / std, mean of h
 // and mean of h x^.
-extern "C" __global__ void __launch_bounds__(32 * WARPS) channels(float* __restrict__ dx, float4* __restrict__ stats, float* __restrict__ dgamma, float* __restrict__ dbeta, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, Shape shape, Factors by RUN_PARAM) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) channels(float* __restrict__ dx, float4* __restrict__ stats, float* __restrict__ dgamma, float* __restrict__ dbeta, const decltype(Chunk::sums)* __restrict__ of_chunks, const float* __restrict__ x, const float* __restrict__ gamma, const float* __restrict__ dy, Shape shape, Factors by RUN_PARAM) {
 
 #endif
     const unsigned channel = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -58,6 +58,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) channels(float* __restr
     extern __shared__ float4 shared[];
     auto* const sums = reinterpret_cast<decltype(Chunk::sums)*>(shared);
     const Column column = {reinterpret_cast<float (*)[ROWS + 1]>(sums + count), sums, count, chunks};
+#if EACH == 0
+    for (unsigned l = threadIdx.x; l < count; l += 32 * WARPS) {
+        const unsigned run = l / chunks;
+        sums[l] = of_chunks[((u64)run * shape.c + channel) * chunks + l - run * chunks];
+    }
+#else
 #ifdef BACKWARD
     const float* const other = dy;
 #else
@@ -80,6 +86,7 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) channels(float* __restr
         if (lane % (32 / EACH) == 0 && own < held.live) sums[(run + own) * chunks + k] = of;
         if (HOLDS) break;
     }
+#endif
     __syncthreads();
 #ifndef BACKWARD
     if (warp > 0) return;

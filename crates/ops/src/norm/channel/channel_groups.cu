@@ -1,4 +1,4 @@
-// The statistics of groups, from those of all chunks, which a kernel of their own finds. A block takes 32 groups, one per lane.
+// The statistics of groups, from the sums of their chunks. A block takes 32 groups, one per lane.
 
 // A chunk of runs that are `stride` apart.
 struct ChunkAt {
@@ -35,32 +35,6 @@ __device__ __forceinline__ void over_chunks(u64 first, u64 stride, u64 runs, con
     };
     column_sums<K, 16>(SINGLE ? runs : runs * shape.chunks, part, total, start, f);
 }
-
-#if !SINGLE
-
-// Sums of all chunks. 4 bytes read per element, 8 with dy.
-extern "C" __global__ void __launch_bounds__(256) leaves(decltype(Chunk::sums)* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
-    const u64 step = (u64)gridDim.x * (256 / LANES);
-    // Shuffles need the whole warp, so all its lanes stay in the loop.
-    for (u64 base = blockIdx.x * (u64)(256 / LANES); base < shape.leaves; base += step) {
-        const u64 leaf = base + threadIdx.x / LANES;
-        const bool live = leaf < shape.leaves;
-        const u64 piece = divided(leaf, shape.chunks);
-        const u64 k = leaf - piece * shape.chunks;
-        const u64 left = shape.s - k * CHUNK;
-        Held<1> chunk;
-        chunk.at = piece * shape.s + k * CHUNK;
-        chunk.apart = 0;
-        chunk.live = 1;
-        chunk.len = !live ? 0 : left < CHUNK ? (unsigned)left : CHUNK;
-        chunk.inverse = k + 1 == shape.chunks ? by.tail : by.whole;
-        const bool full = __all_sync(~0u, chunk.len == LANES * PER_LANE);
-        const auto of = full ? chunk.sums<true>(x, dy) : chunk.sums<false>(x, dy);
-        if (live && threadIdx.x % LANES == 0) sums[leaf] = of;
-    }
-}
-
-#endif
 
 #define EACH_TILE(count) for (u64 tile = blockIdx.x; tile * 32 < (count); tile += gridDim.x)
 

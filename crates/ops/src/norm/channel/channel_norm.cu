@@ -162,6 +162,26 @@ template <int T> struct Held {
     }
 };
 
+// Sums of all chunks. 4 bytes read per element, 8 with dy.
+extern "C" __global__ void __launch_bounds__(256) leaves(decltype(Chunk::sums)* __restrict__ sums, const float* __restrict__ x, const float* __restrict__ dy, Shape shape, Factors by) {
+    const u64 step = (u64)gridDim.x * (256 / LANES), runs = shape.n * shape.c;
+    // Shuffles need the whole warp, so all its lanes stay in the loop.
+    for (u64 base = blockIdx.x * (u64)(256 / LANES); base < shape.leaves; base += step) {
+        // Whole chunks of all runs come first, so that the warps of a block have equally much to do.
+        const u64 at = base + threadIdx.x / LANES, k = divided(at, runs), piece = at - k * runs;
+        const bool live = at < shape.leaves, last = k + 1 == shape.chunks;
+        Held<1> chunk;
+        chunk.at = piece * shape.s + k * CHUNK;
+        chunk.apart = 0;
+        chunk.live = live;
+        chunk.len = last ? (unsigned)(shape.s - k * CHUNK) : CHUNK;
+        chunk.inverse = last ? by.tail : by.whole;
+        const bool full = __all_sync(~0u, live && chunk.len == LANES * PER_LANE);
+        const auto of = full ? chunk.sums<true>(x, dy) : chunk.sums<false>(x, dy);
+        if (live && threadIdx.x % LANES == 0) sums[piece * shape.chunks + k] = of;
+    }
+}
+
 #endif
 
 #ifndef BACKWARD

@@ -22,14 +22,19 @@ const MOST_WARPS: usize = 16;
 const MOST_ELEMENTS: usize = 16;
 const MOST_EACH: usize = 8;
 
-/// Elements of a channel that a block of threads reads in about the time that a second launch takes.
-const FEW: usize = 8192;
+/// Warps of such a block that reads sums of chunks only.
+const FEW_WARPS: usize = 4;
 
-/// How a block of threads has a channel: its warps, the chunks that each sums up at a time, and whether these are all, so that the block holds
-/// them until their gradient is known.
+/// Elements of a channel up to which a block of threads reads them itself, where there are many channels, and where each multiprocessor has one.
+const FEW: usize = 8192;
+const FEW_ALONE: usize = 32768;
+
+/// How a block of threads has a channel.
 struct Block {
     warps: usize,
+    /// Chunks that a warp sums up at a time; 0 if a kernel of their own does for all channels.
     each: usize,
+    /// These are all of the channel, so that the block holds them until their gradient is known.
     holds: bool,
     /// Bytes of shared memory: sums of chunks, and the terms of their sums.
     shared: usize,
@@ -41,19 +46,23 @@ impl Channels {
         self.s.clamp(1, 32).next_power_of_two()
     }
 
-    /// How blocks have a channel each, if that is faster than a kernel for all chunks and one for the groups: where channels are many or small.
+    /// How blocks have a channel each, where groups are channels of a few long runs.
     fn block(&self, backward: bool, sm_count: u32) -> Option<Block> {
         let count = self.n * self.chunks();
-        let is_fast = 3 * self.c >= sm_count as usize || self.n * self.s <= FEW;
-        if self.groups.is_some() || self.lanes() < 32 || count == 0 || count > ROWS * ROWS || !is_fast {
+        if self.groups.is_some() || self.lanes() < 32 || count == 0 || count > ROWS * ROWS {
             return None;
+        }
+        let (words, terms) = if backward { (4, 2) } else { (2, 1) };
+        let shared = 4 * (count * words + count.div_ceil(ROWS) * terms * (ROWS + 1));
+        if self.n * self.s > if self.c > sm_count as usize { FEW } else { FEW_ALONE } {
+            return Some(Block { warps: count.div_ceil(32).min(FEW_WARPS), each: 0, holds: false, shared });
         }
         let per_lane = per_lane(self.s.min(CHUNK));
         let each = (MOST_ELEMENTS / per_lane).clamp(1, MOST_EACH);
-        let warps = count.div_ceil(each).min(MOST_WARPS);
+        // Unless they hold what they read, more blocks on a multiprocessor are better than larger ones.
+        let most = if backward || self.c <= sm_count as usize { MOST_WARPS } else { MOST_WARPS / 2 };
+        let warps = count.div_ceil(each).min(most);
         let holds = backward && per_lane <= MOST_ELEMENTS && count <= warps * each;
-        let (words, terms) = if backward { (4, 2) } else { (2, 1) };
-        let shared = 4 * (count * words + count.div_ceil(ROWS) * terms * (ROWS + 1));
         Some(Block { warps, each, holds, shared })
     }
 
@@ -143,15 +152,16 @@ impl Channels {
         let (x, sums) = (run.ins[0], run.workspace);
         let mut args = Args::new();
         args.ptr(to[0]).ptr(to[1]);
-        if let Some(block) = self.block(false, run.cuda.sm_count()) {
-            args.ptr(x).i32(i32::from(raw));
-            self.layout_args(&mut args);
-            return self.queue_block(run, module, &block, &args);
+        let block = self.block(false, run.cuda.sm_count());
+        if block.as_ref().is_none_or(|b| b.each == 0) {
+            self.queue_leaves(run, module, 0)?;
         }
-        self.queue_leaves(run, module, 0)?;
-        let kernel = run.cuda.kernel(&module.0, module.1, "groups")?;
         args.ptr(sums).ptr(x).i32(i32::from(raw));
         self.layout_args(&mut args);
+        if let Some(block) = block {
+            return self.queue_block(run, module, &block, &args);
+        }
+        let kernel = run.cuda.kernel(&module.0, module.1, "groups")?;
         run.cuda.launch(kernel, self.tiles(self.group_count()), self.threads(self.group_runs()), 0, &args)
     }
 
@@ -212,9 +222,13 @@ impl Channels {
         let part = |i: usize| starts.get(i).map_or(0, |s| run.out + *s as u64 * 4);
         let is_batch = self.groups.is_none();
         let [gain, shift] = if is_batch { [part(1), part(2)] } else { [0; 2] };
-        if let Some(block) = self.block(true, sm_count) {
+        let block = self.block(true, sm_count);
+        if block.as_ref().is_none_or(|b| b.each == 0) {
+            self.queue_leaves(run, &module, dy)?;
+        }
+        if let Some(block) = block {
             let mut args = Args::new();
-            args.ptr(run.out).ptr(stats).ptr(gain).ptr(shift).ptr(x).ptr(gamma).ptr(dy);
+            args.ptr(run.out).ptr(stats).ptr(gain).ptr(shift).ptr(sums).ptr(x).ptr(gamma).ptr(dy);
             self.layout_args(&mut args);
             if let Some((_, to)) = run.leaves {
                 args.ptr(to);
@@ -223,16 +237,13 @@ impl Channels {
             if block.holds {
                 return Ok(());
             }
-        } else {
-            self.queue_leaves(run, &module, dy)?;
-            if self.group_count() > 0 {
-                let kernel = run.cuda.kernel(&module.0, module.1, "group_gradients")?;
-                let mut args = Args::new();
-                args.ptr(stats).ptr(gain).ptr(shift).ptr(sums).ptr(x).ptr(gamma).ptr(dy);
-                self.layout_args(&mut args);
-                let threads = self.threads(self.group_runs());
-                run.cuda.launch(kernel, self.tiles(self.group_count()), threads, 0, &args)?;
-            }
+        } else if self.group_count() > 0 {
+            let kernel = run.cuda.kernel(&module.0, module.1, "group_gradients")?;
+            let mut args = Args::new();
+            args.ptr(stats).ptr(gain).ptr(shift).ptr(sums).ptr(x).ptr(gamma).ptr(dy);
+            self.layout_args(&mut args);
+            let threads = self.threads(self.group_runs());
+            run.cuda.launch(kernel, self.tiles(self.group_count()), threads, 0, &args)?;
         }
         if self.pieces() * self.s > 0 {
             let kernel = run.cuda.kernel(&module.0, module.1, "gradients")?;
