@@ -12,10 +12,12 @@
 //   LEAST_EXPONENT    the contract's
 //   DITTO_VECTOR      1: channels are aligned and multiples of 4 long
 //   DITTO_WARPS       warps that find the largest magnitude of a channel: 1 or 8
-//   DITTO_ROWS        rows of a gradient whose digits a block of threads makes: 1 or 4
+//   DITTO_ROWS        rows of a kernel or a gradient whose digits a block of threads makes: 1, 2 or 4
+//   DITTO_NEIGHBORS   1: rows of the kernel lie next to each other, as those of a transposed convolution do
 //   DITTO_LINES       channels of an image of the source whose digits a block of threads makes: a power of two up to 32
 //   DITTO_TAPS        taps along the innermost axis whose digits a thread makes together: all of them if they and positions are 1 apart, or 1
-//   DITTO_BEFORE      which of them reads the element with the number of the position
+//   DITTO_STEP        elements from one place to the next, 1 or 2, of which a thread reads all between its places; 0: only what it wants
+//   DITTO_BEFORE      the tap that reads the element with which a place begins
 //   DITTO_FOURS       1: there is one, and lines of the source are multiples of 4 long
 //   DITTO_PACKED      1: lines of two axes would leave much of 16 places empty, so that all positions are one line of as many taps as there are in all
 //   DITTO_GRAD        1: the product is the gradient of a kernel
@@ -129,11 +131,11 @@ template <int LANES> __device__ __forceinline__ unsigned largest_of(const unsign
     return largest;
 }
 
-// Writes 16 bytes of each digit of 16 numbers, `apart` bytes from one digit to the next.
-__device__ __forceinline__ void put(const float* x, float scale, unsigned char* to, i64 apart) {
+// Writes 16 bytes of each digit of every STEP-th of some numbers, `apart` bytes from one digit to the next.
+template <int STEP = 1> __device__ __forceinline__ void put(const float* x, float scale, unsigned char* to, i64 apart) {
     unsigned words[4][DIGITS];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) split({x[i * 4], x[i * 4 + 1], x[i * 4 + 2], x[i * 4 + 3]}, scale, words[i]);
+    for (int i = 0; i < 4; ++i) split({x[i * 4 * STEP], x[(i * 4 + 1) * STEP], x[(i * 4 + 2) * STEP], x[(i * 4 + 3) * STEP]}, scale, words[i]);
 #pragma unroll
     for (int d = 0; d < DIGITS; ++d) *(uint4*)(to + d * apart) = make_uint4(words[0][d], words[1][d], words[2][d], words[3][d]);
 }
@@ -172,8 +174,48 @@ struct Kernel {
     unsigned char* digits;
 };
 
+#if DITTO_NEIGHBORS
+
+// The digits of some rows of a class's kernel, which a block of threads has. Lanes read along rows and taps.
+__device__ __forceinline__ void rows_of_kernel(const Kernel& w, const Boxes& s, const Class& c, i64 index) {
+    constexpr unsigned ROWS = DITTO_ROWS;
+    const i64 group = index / w.pitch, row = index % w.pitch;
+    const float* const from = w.w + group * w.by_group + row * w.by_row;
+    const unsigned plane = (unsigned)w.plane, run = ROWS * plane, rows = (unsigned)max(min(w.rows - row, (i64)ROWS), (i64)0);
+    __shared__ unsigned largest[ROWS], places[64];
+    if (threadIdx.x < ROWS) largest[threadIdx.x] = 0;
+    // Where the first taps are.
+    if (threadIdx.x < min(64u, (unsigned)c.taps)) places[threadIdx.x] = (unsigned)c.axes.weight(threadIdx.x);
+    __syncthreads();
+    const unsigned lines = 256 / run, at = threadIdx.x % run;
+    if (threadIdx.x < lines * run && at < rows * plane) {
+        float m = 0.0f;
+#pragma unroll 16
+        for (unsigned channel = threadIdx.x / run; channel < (unsigned)w.channels; channel += lines) m = larger(m, from[channel * w.by_channel + at]);
+        atomicMax(largest + at / plane, __float_as_uint(m));
+    }
+    __syncthreads();
+    if (threadIdx.x < ROWS) w.exponents[index + threadIdx.x] = exponent_of(largest[threadIdx.x]);
+    // 16 channels of a row's tap at a time, then the groups that fill up the last block.
+    const unsigned chunks = (unsigned)s.padded / 16, taps = (unsigned)c.taps, real = chunks * taps * ROWS, units = (unsigned)c.blocks * 4 * ROWS;
+    for (unsigned unit = threadIdx.x; unit < units; unit += 256) {
+        const bool is_real = unit < real;
+        const unsigned chunk = unit / (taps * ROWS), rest = unit - chunk * (taps * ROWS);
+        const unsigned r = is_real ? rest / taps : unit % ROWS, tap = rest - rest / taps * taps, q = is_real ? tap * chunks + chunk : unit / ROWS;
+        const int count = is_real && r < rows ? (int)w.channels - (int)chunk * 16 : 0;
+        const float* own = from + r * w.by_row + (tap < 64 ? places[tap] : c.axes.weight(tap)) + chunk * 16 * w.by_channel;
+        float x[16];
+#pragma unroll
+        for (int i = 0; i < 16; ++i, own += w.by_channel) x[i] = i < count ? *own : 0.0f;
+        unsigned char* to = w.digits + c.digits + ((group * c.blocks + q / 4) * DIGITS * w.pitch + row + r) * KB + word_at(row + r, (int)(q % 4 * 4));
+        put(x, scale_of(exponent_of(largest[r])), to, w.pitch * KB);
+    }
+}
+
+#else
+
 // The digits of a row of a class's kernel: a block of threads has it.
-__device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, const Class& c, i64 index) {
+__device__ __forceinline__ void rows_of_kernel(const Kernel& w, const Boxes& s, const Class& c, i64 index) {
     const i64 group = index / w.pitch, row = index % w.pitch;
     const float* from = w.w + group * w.by_group + row * w.by_row;
     const bool in = row < w.rows;
@@ -205,6 +247,8 @@ __device__ __forceinline__ void row_of_kernel(const Kernel& w, const Boxes& s, c
         for (int d = 0; d < DIGITS; ++d) *(unsigned*)(to + d * w.pitch * KB) = digits[d];
     }
 }
+
+#endif
 
 // The largest of `count` magnitudes, for all 256 threads of the block.
 __device__ __forceinline__ unsigned largest_of_block(const unsigned* x, unsigned count) {
@@ -239,14 +283,14 @@ __device__ __forceinline__ void part_of_box(const Boxes& s, const Axes& axes, un
     put(x, scale_of(e), s.digits + (item * DIGITS * s.box + place) * s.padded + chunk * 16, s.box * s.padded);
 }
 
-// Blocks: for each class one for the table of k, then one for each row of its kernel; then those for the images.
+// Blocks: for each class one for the table of k, then one for each DITTO_ROWS rows of its kernel; then those for the images.
 extern "C" __global__ void __launch_bounds__(256)
 ditto_conv_digits(const __grid_constant__ Boxes s, const __grid_constant__ Kernel w, const __grid_constant__ Classes classes) {
-    const i64 of_class = 1 + w.groups * w.pitch, index = blockIdx.x;
+    const i64 of_class = 1 + w.groups * w.pitch / DITTO_ROWS, index = blockIdx.x;
     if (index >= DITTO_CLASSES * of_class) return part_of_box(s, classes.each[0].axes, (unsigned)(index - DITTO_CLASSES * of_class));
     const Class& c = classes.each[DITTO_CLASSES > 1 ? index / of_class : 0];
-    const i64 row = index % of_class - 1;
-    if (row >= 0) return row_of_kernel(w, s, c, row);
+    const i64 rows = index % of_class - 1;
+    if (rows >= 0) return rows_of_kernel(w, s, c, rows * DITTO_ROWS);
     const unsigned chunks = (unsigned)s.padded / 16;
     for (unsigned q = threadIdx.x; q < (unsigned)c.blocks * 4; q += 256) {
         const unsigned tap = q / chunks;
@@ -269,16 +313,17 @@ struct Grad {
 };
 
 // COUNT numbers of a line of `length`, `step` apart from element `begin` on; 0 where there is none. `fours`: steps are 1, length and begin + BEFORE
-// are multiples of 4, and the line begins at a multiple of 16 bytes, so that 16 numbers from the one with number BEFORE on are read four at a time.
+// are multiples of 4, and the line begins at a multiple of 16 bytes, so that numbers from the one with number BEFORE on are read four at a time.
 template <int BEFORE, int COUNT>
 __device__ __forceinline__ void numbers(float (&x)[COUNT], const float* line, int begin, int length, int step, bool fours) {
     auto one = [&](int at) { return (unsigned)at < (unsigned)length ? line[at] : 0.0f; };
     if (fours) {
+        constexpr int END = BEFORE + (COUNT - BEFORE) / 4 * 4;
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            if (i < BEFORE || i >= BEFORE + 16) x[i] = one(begin + i);
+            if (i < BEFORE || i >= END) x[i] = one(begin + i);
 #pragma unroll
-        for (int i = BEFORE; i < BEFORE + 16; i += 4) {
+        for (int i = BEFORE; i < END; i += 4) {
             const Quad four = quad<1>(line, begin + i, length);
 #pragma unroll
             for (int j = 0; j < 4; ++j) x[i + j] = four.v[j];
@@ -362,9 +407,10 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
             return Unit{taps * TAPS, rest - taps * boxes, (unit - rest * of_line) * 16};
         };
         // What is read beyond the last position counts nothing, since the gradient's digits are zeros there.
-        float x[16 + TAPS - 1];
+        constexpr int STEP = DITTO_STEP > 0 ? DITTO_STEP : 1;
+        float x[15 * STEP + TAPS];
         auto load = [&](const Unit& u) {
-            const int step = TAPS > 1 ? 1 : (int)inner.step, begin = (int)u.place * step + (int)inner.first + (int)u.tap * (int)inner.tap_step;
+            const int begin = (int)(u.place * inner.step + inner.first + u.tap * inner.tap_step), step = DITTO_STEP > 0 ? 1 : (int)inner.step;
 #if DITTO_PACKED
             around(x, axes, u.tap, u.place, channel_at);
             return;
@@ -383,7 +429,7 @@ ditto_conv_grad_digits(const __grid_constant__ Grad s, const __grid_constant__ A
         while (unit < units) {
             unsigned char* const to = s.copies + u.tap * copy + line * DIGITS * size + u.box * s.width + u.place;
 #pragma unroll
-            for (int t = 0; t < TAPS; ++t) put(x + t, scale_of(e), to + t * copy, size);
+            for (int t = 0; t < TAPS; ++t) put<STEP>(x + t, scale_of(e), to + t * copy, size);
             if ((unit += EACH) < units) load(u = unit_at(unit));
         }
     }

@@ -139,12 +139,6 @@ impl Tile {
             Digits::Three => &[96],
         };
         let of_groups = all.iter().flat_map(|&columns| [2, 1].map(|down| Tile::of_groups(digits, down, columns, is_wide)));
-        if let Ok(forced) = std::env::var(if is_beside { "DX_GRAD" } else { "DX_CONV" }) {
-            if gpu.hopper && digits == Digits::Two {
-                let (d, c) = forced.split_once(',').unwrap();
-                return Tile::of_groups(digits, d.parse().unwrap(), c.parse().unwrap(), is_wide);
-            }
-        }
         let time = |tile: &Tile| {
             let (count, places) = (tile.count(m, n, items), tile.places(gpu.sm_count));
             let block = if is_beside || count > gpu.sm_count as usize { tile.block } else { tile.alone };
@@ -248,8 +242,12 @@ fn box_of(views: &[&[Axis]]) -> (Vec<Vec<BoxAxis>>, usize) {
     (all, places)
 }
 
-/// The most taps of an axis that a thread takes together.
+/// The most taps of an axis that a thread takes together, and the most elements from place to place for it to read what lies between, too.
 const MOST_TAPS: usize = 8;
+const MOST_STEP: usize = 2;
+
+/// The most floats of neighboring rows of a kernel that a block of threads has.
+const MOST_FLOATS: usize = 4096;
 
 /// The most axes of the variant for images, and the most convolutions that are computed together.
 const IMAGE_AXES: usize = 2;
@@ -478,11 +476,18 @@ impl ColumnsPlan {
         push_classes(&mut args, &self.classes);
         // A warp has 16 places and two groups of channels.
         let units = self.places.div_ceil(16) * (self.padded / GROUP).div_ceil(2);
-        let blocks = self.classes.len() * (1 + groups * self.pitch) + items * units.div_ceil(8);
+        let plane = view.w_plane();
+        let neighbors = w_strides[1] == plane && plane <= THREADS as usize;
+        let is_for_all = |rows: &usize| rows * plane * channels.max(16) <= MOST_FLOATS;
+        let rows_each = if neighbors { [4, 2].into_iter().find(is_for_all).unwrap_or(1) } else { 1 };
+        let of_class = 1 + groups * self.pitch / rows_each;
+        let blocks = self.classes.len() * of_class + items * units.div_ceil(8);
         let axes = room(self.classes[0].axes.len());
         let lines = defines(&[
             ("PART", 1),
             ("DIGITS", self.digits.count()),
+            ("ROWS", rows_each),
+            ("NEIGHBORS", usize::from(neighbors)),
             ("AXES", axes),
             ("CLASSES", self.classes.len()),
         ]);
@@ -694,10 +699,15 @@ impl GradPlan {
         let rows_each = if units < threads { 4 } else { 1 };
         let Axis { step, taps: all, tap_step, first, source: line, .. } = self.inner;
         let before = first.unsigned_abs();
-        let is_near =
-            !self.is_packed && step == 1 && (all == 1 || tap_step == 1) && first <= 0 && before < all;
-        let each = if is_near && all <= MOST_TAPS { all } else { 1 };
-        let fours = is_near && each == all && line.is_multiple_of(4);
+        // Near places are read with all that lies between them, taps along with them.
+        let is_near = !self.is_packed
+            && step <= MOST_STEP
+            && (all == 1 || tap_step == 1)
+            && all <= MOST_TAPS
+            && first <= 0
+            && before < all;
+        let each = if is_near { all } else { 1 };
+        let fours = is_near && line.is_multiple_of(4);
         let units = units / each;
         let lines_each = if units < threads { threads / units.next_power_of_two().clamp(4, 32) } else { 1 };
         let axes = match self.is_packed {
@@ -713,6 +723,7 @@ impl GradPlan {
             ("ROWS", rows_each),
             ("LINES", lines_each),
             ("TAPS", each),
+            ("STEP", if is_near { step } else { 0 }),
             ("BEFORE", if fours { before } else { 0 }),
             ("FOURS", usize::from(fours)),
         ]);
