@@ -474,8 +474,8 @@ impl ColumnsPlan {
         push(&mut args, &boxes);
         push(&mut args, &kernel);
         push_classes(&mut args, &self.classes);
-        // A warp has 16 places and two groups of channels.
-        let units = self.places.div_ceil(16) * (self.padded / GROUP).div_ceil(2);
+        // A warp has 32 places and a group of channels.
+        let units = self.places.div_ceil(32) * (self.padded / GROUP);
         let plane = view.w_plane();
         let neighbors = w_strides[1] == plane && plane <= THREADS as usize;
         let is_for_all = |rows: &usize| rows * plane * channels.max(16) <= MOST_FLOATS;
@@ -521,7 +521,7 @@ impl ColumnsPlan {
                 of_digit,
                 of_group,
                 positions,
-                self.padded,
+                GROUP,
                 view.out_plane(),
                 1,
                 1,
