@@ -27,11 +27,12 @@
 //   DITTO_STAGES      blocks of digits in shared memory
 //   DITTO_VC          1: 16-byte stores of the product's results: lines of results are multiples of 4
 //   DITTO_WIDE        1: there are 2^31 results or more
+//   DITTO_U           groups of 16 terms of a column that lie next to each other: 1, 2, or 4
 //   DITTO_AXES        of an image, at most
 //   DITTO_CLASSES     of a convolution: those that are computed together, see below
 //
 // Group q of k, 16 terms, lies `table[q]` bytes from where its column begins, so taps and images need no arithmetic here:
-//   of a convolution  k is (tap, channel). The digits of an image lie in a box, [item][digit][16 channels][position][channel], whose positions
+//   of a convolution  k is (tap, channel). The digits of an image lie in a box, [item][digit][U groups of channels][position][U groups], whose positions
 //                     include all that taps read beyond the image, as zeros. An item is a group of an image. A tap is an offset.
 //   of a gradient     k is (image, line, place in the line), lines of an image padded to 16 places. The source is copied once for each tap
 //                     along the innermost axis, [tap][image][channel][digit][line][place], so that all groups are aligned. The taps along
@@ -39,6 +40,8 @@
 // A transposed convolution with strides is several convolutions, classes of its positions. They read one box and have rows of one kernel, and
 // differ in taps and in where results lie. A tile is of one class, so that all of them are one launch.
 // The rows' digits are [item][block][digit][pitch][KB], as those of matrix products. A block is 4 groups, the last one filled up with zeros.
+
+constexpr int U = DITTO_U;
 
 struct Axis {
     i64 positions, step, taps, first, tap_step, source;  // position p and tap t read element (p * step) * scale + first + t * tap_step
@@ -261,15 +264,15 @@ __device__ __forceinline__ unsigned largest_of_block(const unsigned* x, unsigned
     return __reduce_max_sync(~0u, shared[threadIdx.x % 8]);
 }
 
-// The digits of a part of a box: a warp has 32 places and 16 channels, so that it reads and writes whole lines.
+// The digits of a part of a box: a warp has 32 / U places and 16 U channels, so that it writes whole lines.
 __device__ __forceinline__ void part_of_box(const Boxes& s, const Axes& axes, unsigned index) {
     // There are fewer than 2^31 blocks of threads.
-    const unsigned chunks = (unsigned)s.padded / 16, columns = ((unsigned)s.box + 31) / 32, each = (columns * chunks + 7) / 8;
+    const unsigned chunks = (unsigned)s.padded / 16, columns = ((unsigned)s.box * U + 31) / 32, each = (columns * (chunks / U) + 7) / 8;
     const unsigned unit = index % each * 8 + threadIdx.x / 32;
     const i64 item = index / each;
     const unsigned channels = (unsigned)s.images.channels / (unsigned)s.groups;
-    const unsigned chunk = unit / columns;
-    const i64 place = (unit - chunk * columns) * 32 + threadIdx.x % 32;
+    const unsigned first = unit / columns * U, chunk = first + threadIdx.x % U;
+    const i64 place = ((unit - unit / columns * columns) * 32 + threadIdx.x % 32) / U;
     const i64 at = place < s.box ? axes.source((unsigned)place) : -1;
     const float* from = s.images.x + (item * channels + chunk * 16) * s.images.plane + at;
     const int count = at >= 0 ? (int)channels - (int)chunk * 16 : 0;
@@ -280,7 +283,7 @@ __device__ __forceinline__ void part_of_box(const Boxes& s, const Axes& axes, un
     const int e = exponent_of(largest_of_block(s.images.magnitudes + item * channels, channels));
     if (unit == 0 && threadIdx.x == 0) s.exponents[item] = e;
     if (place >= s.box || chunk >= chunks) return;
-    put(x, scale_of(e), s.digits + (item * DIGITS * s.padded + chunk * 16) * s.box + place * 16, s.box * s.padded);
+    put(x, scale_of(e), s.digits + (item * DIGITS * s.padded + first * 16) * s.box + (place * U + threadIdx.x % U) * 16, s.box * s.padded);
 }
 
 // Blocks: for each class one for the table of k, then one for each DITTO_ROWS rows of its kernel; then those for the images.
@@ -294,7 +297,7 @@ ditto_conv_digits(const __grid_constant__ Boxes s, const __grid_constant__ Kerne
     const unsigned chunks = (unsigned)s.padded / 16;
     for (unsigned q = threadIdx.x; q < (unsigned)c.blocks * 4; q += 256) {
         const unsigned tap = q / chunks;
-        s.table[c.table + q] = tap < c.taps ? (c.axes.tap(tap) + q % chunks * s.box) * 16 : 0;
+        s.table[c.table + q] = tap < c.taps ? ((c.axes.tap(tap) + q % chunks / U * s.box) * U + q % U) * 16 : 0;
     }
 }
 
@@ -451,7 +454,7 @@ struct Product {
     i64 m, n, pitch;
     i64 groups, items;       // of a convolution, as many items as groups; of a gradient, runs * groups
     i64 of_digit, of_group;  // bytes of b
-    // Of a convolution: positions of an image, the bytes of 16 channels of one, and the floats of a channel of the result.
+    // Of a convolution: positions of an image, the bytes of U groups of channels of one, and the floats of a channel of the result.
     // Of a gradient: taps in all and along the innermost axis, the bytes of a line, and of one tap's copies.
     i64 positions, width, plane, taps, inner_taps, copy;
     i64 of_image;            // bytes of b
@@ -627,18 +630,7 @@ struct Tile {
     }
 };
 
-// Where 16 bytes of a column's digit lie in shared memory, of BN columns: as they do outside, so that neighboring ones are written together.
-template <int BN> __device__ __forceinline__ int place_of(int column, int quarter) {
-    return DITTO_GRAD ? column * KB + (quarter ^ (column >> 1 & 3)) * 16 : (quarter * BN + column) * 16;
-}
-
 #if DITTO_HOPPER
-
-#if DITTO_GRAD
-typedef ByRow Columns;
-#else
-typedef ByTerm Columns;
-#endif
 
 // DITTO_WM warp groups have 64 rows each of ACROSS columns.
 constexpr int CONSUMERS = DITTO_WM, BM = 64 * CONSUMERS, BN = ACROSS, STAGES = DITTO_STAGES;
@@ -647,8 +639,7 @@ constexpr int SIZE_A = DIGITS * BM * KB, STAGE = SIZE_A + DIGITS * BN * KB;
 constexpr int RESIDENT = CONSUMERS > 1 ? 1 : 2;
 #define FEWER_REGISTERS asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(CONSUMERS > 1 ? 40 : 24))
 #define MORE_REGISTERS asm volatile("setmaxnreg.inc.sync.aligned.u32 232;")
-// Columns that 128 threads copy at a time: of a gradient four threads have the 64 bytes of one, of a convolution warps have 16 bytes of neighbors.
-// And stages until a copy is waited for. A stage is free when the next one is there and has begun.
+// Columns that 128 threads copy at a time, and stages until a copy is waited for. A stage is free when the next one is there and has begun.
 constexpr int AT_ONCE = 32, PASSES = BN / AT_ONCE, LATER = STAGES < 4 ? STAGES - 2 : 2;
 static_assert(STAGES > 2);
 
@@ -676,7 +667,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
     int stage = 0, turn = 0;
     if (group == 0) {
         FEWER_REGISTERS;
-        const int quarter = DITTO_GRAD ? thread % 4 : thread / AT_ONCE, line = DITTO_GRAD ? thread / 4 : thread % AT_ONCE;
+        const int quarter = thread / (AT_ONCE * U) * U + thread % U, line = thread / U % AT_ONCE;
         int phase = 1, due = 0, waiting = 0;
         // The copies of the stage that is due are there, for tensor cores too.
         auto arrive = [&] {
@@ -715,13 +706,11 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
                     for (int d = 0; d < DIGITS; ++d) copy(to + d * BM * KB, a + d * p.pitch * KB, bytes_a, full + stage);
                 }
                 a += DIGITS * p.pitch * KB;
-                // Passes are so many bytes apart there.
-                constexpr int PASS = DITTO_GRAD ? AT_ONCE * KB : AT_ONCE * 16;
-                const unsigned to_b = shared_address(to + SIZE_A) + place_of<BN>(line, quarter);
+                const unsigned to_b = shared_address(to + SIZE_A) + place_in<BN, U>(line, quarter);
 #pragma unroll
                 for (int i = 0; i < PASSES; ++i)
 #pragma unroll
-                    for (int d = 0; d < DIGITS; ++d) copy_16(to_b + d * BN * KB + i * PASS, b[i] + offset + d * p.of_digit);
+                    for (int d = 0; d < DIGITS; ++d) copy_16(to_b + d * BN * KB + i * AT_ONCE * 16 * U, b[i] + offset + d * p.of_digit);
                 asm volatile("cp.async.commit_group;" ::: "memory");
                 if (waiting == LATER) {
                     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
@@ -752,7 +741,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
             // What was in the registers is not needed any more.
             int sums[WEIGHTS][BN / 2];
             const unsigned char *const a = ring + down * KB, *const b = ring + SIZE_A;
-            multiply_stages<Columns, STAGES, STAGE>(sums, (int)tile.blocks, stage, phase, a, BM * KB, b, BN * KB, full, empty, thread == 0);
+            multiply_stages<U, STAGES, STAGE>(sums, (int)tile.blocks, stage, phase, a, BM * KB, b, BN * KB, full, empty, thread == 0);
             tile.end(p, result, sums, row, rows, scale, place, spread);
         }
     }
@@ -776,8 +765,8 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
     __shared__ const unsigned char* starts[BN];
     const int thread = threadIdx.x, warp = thread / 32, down = warp / WN * 32, across = warp % WN * 32;
     const int quarter = thread % 4, line = thread / 4;
-    // Of columns, as above.
-    const int quarter_b = DITTO_GRAD ? quarter : thread / AT_ONCE, line_b = DITTO_GRAD ? line : thread % AT_ONCE;
+    // Of columns.
+    const int quarter_b = thread / (AT_ONCE * U) * U + thread % U, line_b = thread / U % AT_ONCE;
     float* const spread = (float*)(ring + STAGES * STAGE) + warp * 16 * 32;
     const Result result = RESULT(out, bias);
     const unsigned count = Tile::count(p, BM, BN);
@@ -809,7 +798,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
 #pragma unroll
                     for (int i = 0; i < PASSES_B; ++i) {
                         const int r = line_b + i * AT_ONCE;
-                        if (r < BN) copy_16(to + SIZE_A + d * BN * KB + place_of<BN>(r, quarter_b), from_b[i] + d * p.of_digit + offset);
+                        if (r < BN) copy_16(to + SIZE_A + d * BN * KB + place_in<BN, U>(r, quarter_b), from_b[i] + d * p.of_digit + offset);
                     }
                 }
             }
@@ -822,7 +811,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
             __syncthreads();
             fetch(block + STAGES - 1);
             const unsigned from = shared_address(ring + block % STAGES * STAGE);
-            multiply_block<BM, BN, !DITTO_GRAD>(sums, from, from + SIZE_A, down, across);
+            multiply_block<BM, BN, U>(sums, from, from + SIZE_A, down, across);
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {

@@ -138,7 +138,9 @@ impl Tile {
             Digits::Two => &[128, 96],
             Digits::Three => &[96],
         };
-        let of_groups = all.iter().flat_map(|&columns| [2, 1].map(|down| Tile::of_groups(digits, down, columns, is_wide)));
+        let of_groups = all
+            .iter()
+            .flat_map(|&columns| [2, 1].map(|down| Tile::of_groups(digits, down, columns, is_wide)));
         let time = |tile: &Tile| {
             let (count, places) = (tile.count(m, n, items), tile.places(gpu.sm_count));
             let block = if is_beside || count > gpu.sm_count as usize { tile.block } else { tile.alone };
@@ -360,6 +362,7 @@ impl Images {
         let lines = defines(&[
             ("PART", 0),
             ("DIGITS", 2),
+            ("U", 1),
             ("AXES", IMAGE_AXES),
             ("CLASSES", 1),
             ("VECTOR", usize::from(self.lines.vector() == 4)),
@@ -389,6 +392,8 @@ pub(super) struct ColumnsPlan {
     /// Channels of a group, rounded up, and rows of a group, rounded up.
     padded: usize,
     pitch: usize,
+    /// Groups of channels that lie next to each other.
+    together: usize,
     tile: Tile,
     sm_count: u32,
     /// Where everything lies in the workspace, in words.
@@ -434,6 +439,8 @@ impl ColumnsPlan {
             places,
             padded,
             pitch,
+            // Of two, a column's 32 bytes are a sector of the L2 cache; of more, fewer images' places would be read and written together.
+            together: if (padded / GROUP).is_multiple_of(2) { 2 } else { 1 },
             tile: Tile::best(digits, gpu, sizes, items, blocks, span, false),
             classes,
             sm_count: gpu.sm_count,
@@ -474,8 +481,7 @@ impl ColumnsPlan {
         push(&mut args, &boxes);
         push(&mut args, &kernel);
         push_classes(&mut args, &self.classes);
-        // A warp has 32 places and a group of channels.
-        let units = self.places.div_ceil(32) * (self.padded / GROUP);
+        let units = (self.places * self.together).div_ceil(32) * (self.padded / GROUP / self.together);
         let plane = view.w_plane();
         let neighbors = w_strides[1] == plane && plane <= THREADS as usize;
         let is_for_all = |rows: &usize| rows * plane * channels.max(16) <= MOST_FLOATS;
@@ -488,6 +494,7 @@ impl ColumnsPlan {
             ("DIGITS", self.digits.count()),
             ("ROWS", rows_each),
             ("NEIGHBORS", usize::from(neighbors)),
+            ("U", self.together),
             ("AXES", axes),
             ("CLASSES", self.classes.len()),
         ]);
@@ -505,6 +512,7 @@ impl ColumnsPlan {
         let product = Product {
             digits: self.digits,
             grad: false,
+            together: self.together,
             fours,
             tile: self.tile,
             pointers: [self.kernel, self.boxes, self.row_exponents, self.item_exponents, self.table]
@@ -521,7 +529,7 @@ impl ColumnsPlan {
                 of_digit,
                 of_group,
                 positions,
-                GROUP,
+                GROUP * self.together,
                 view.out_plane(),
                 1,
                 1,
@@ -541,6 +549,8 @@ impl ColumnsPlan {
 struct Product {
     digits: Digits,
     grad: bool,
+    /// Groups of terms of a column that lie next to each other.
+    together: usize,
     fours: bool,
     tile: Tile,
     pointers: [u64; 5],
@@ -572,6 +582,7 @@ impl Product {
             ("WN", tile.parts[1]),
             ("ACROSS", tile.columns),
             ("STAGES", tile.stages),
+            ("U", self.together),
             ("VC", usize::from(self.fours)),
             ("WIDE", usize::from(tile.is_wide)),
         ]);
@@ -717,6 +728,7 @@ impl GradPlan {
         let variant = defines(&[
             ("PART", 2),
             ("DIGITS", self.digits.count()),
+            ("U", 1),
             ("AXES", room(axes.len())),
             ("CLASSES", 1),
             ("PACKED", usize::from(self.is_packed)),
@@ -755,6 +767,7 @@ impl GradPlan {
         let product = Product {
             digits: self.digits,
             grad: true,
+            together: BLOCK / GROUP,
             fours: columns.is_multiple_of(4),
             tile: self.tile,
             pointers: [self.rows, self.copies, self.exponents[0], self.exponents[1], self.table].map(address),

@@ -492,7 +492,7 @@ ditto_digits_product(const __grid_constant__ Product p, float* out, const float*
                 // A chunk has sums of its own: what was in the registers is not needed any more.
                 int sums[WEIGHTS][BN / 2];
                 const unsigned char *const a = ring + mine * 64 * KB, *const b = ring + SIZE_A;
-                multiply_stages<ByRow, STAGES, STAGE>(sums, end - block, stage, phase, a, BM * KB, b, BN * KB, full, empty, thread == 0);
+                multiply_stages<4, STAGES, STAGE>(sums, end - block, stage, phase, a, BM * KB, b, BN * KB, full, empty, thread == 0);
                 block = end;
                 if (!DITTO_SPLIT) {
                     // All threads of the group have read those before.

@@ -40,19 +40,13 @@ template <bool IS_FIRST> __device__ __forceinline__ void multiply(int (&s)[ACROS
 #undef MULTIPLY
 }
 
-// How tensor cores find a tile in shared memory, and how far 32 steps of k are apart, in 16 bytes.
-// Rows of 64 bytes, groups of 8 rows 512 bytes apart, 64-byte swizzle.
-struct ByRow {
-    static constexpr int STEP = 2;
+// How tensor cores find lines of a tile in shared memory, and 32 more steps of k, in 16 bytes. U: 16 bytes of a line that lie next to each other, see
+// `place_in`, with the swizzle of as many bytes.
+template <int U> struct Lines {
+    static constexpr int STEP = U == 4 ? 2 : 2 * ACROSS;
     static __device__ __forceinline__ u64 at(const unsigned char* p) {
-        return (u64)((shared_address(p) & 0x3ffff) >> 4) | (u64)1 << 16 | (u64)(512 >> 4) << 32 | (u64)2 << 62;
-    }
-};
-// 16 bytes of all ACROSS columns, then the next 16 of all, without swizzle.
-struct ByTerm {
-    static constexpr int STEP = 2 * ACROSS;
-    static __device__ __forceinline__ u64 at(const unsigned char* p) {
-        return (u64)((shared_address(p) & 0x3ffff) >> 4) | (u64)ACROSS << 16 | (u64)(128 >> 4) << 32;
+        constexpr u64 SWIZZLE = U == 4 ? 2 : U == 2 ? 3 : 0, NEXT_16 = U == 1 ? ACROSS : 1, NEXT_8_LINES = 8 * U;
+        return (u64)((shared_address(p) & 0x3ffff) >> 4) | NEXT_16 << 16 | NEXT_8_LINES << 32 | SWIZZLE << 62;
     }
 };
 
@@ -76,17 +70,17 @@ __device__ __forceinline__ void copy(unsigned char* to, const unsigned char* fro
 }
 
 // Begins to add a stage's products to the sums, or to make them the sums if they are the first: 64 rows of digits `next_a` bytes apart from `a`
-// on, and ACROSS columns of digits `next_b` bytes apart from `b` on, which lie as B says.
-template <class B, bool IS_FIRST>
+// on, and ACROSS columns of digits `next_b` bytes apart from `b` on.
+template <int U, bool IS_FIRST>
 __device__ __forceinline__ void multiply_stage(int (&sums)[WEIGHTS][ACROSS / 2], const unsigned char* a, int next_a, const unsigned char* b,
                                                int next_b) {
-    const u64 first_a = ByRow::at(a), first_b = B::at(b);
+    const u64 first_a = Lines<4>::at(a), first_b = Lines<U>::at(b);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int step = 0; step < KB / 32; ++step) {
         int last = -1;
         all_pairs([&](int i, int j, int weight) {
-            const u64 at_a = first_a + i * (next_a / 16) + step * ByRow::STEP, at_b = first_b + j * (next_b / 16) + step * B::STEP;
+            const u64 at_a = first_a + i * (next_a / 16) + step * Lines<4>::STEP, at_b = first_b + j * (next_b / 16) + step * Lines<U>::STEP;
             if (IS_FIRST && step == 0 && weight != last)
                 multiply<true>(sums[weight], at_a, at_b);
             else
@@ -99,16 +93,16 @@ __device__ __forceinline__ void multiply_stage(int (&sums)[WEIGHTS][ACROSS / 2],
 
 // The sums of the products of the next `count` stages of a ring, at least one: 64 rows and ACROSS columns of digits, as in `multiply_stage`,
 // from `a` and `b` on in its first stage. A stage may be filled again when the products of the one after it have begun.
-template <class B, int STAGES, int STAGE>
+template <int U, int STAGES, int STAGE>
 __device__ __forceinline__ void multiply_stages(int (&sums)[WEIGHTS][ACROSS / 2], int count, int& stage, int& phase, const unsigned char* a,
                                                 int next_a, const unsigned char* b, int next_b, u64* full, u64* empty, bool is_first_thread) {
     int last = stage;
     barrier_wait(full + stage, phase);
-    multiply_stage<B, true>(sums, a + stage * STAGE, next_a, b + stage * STAGE, next_b);
+    multiply_stage<U, true>(sums, a + stage * STAGE, next_a, b + stage * STAGE, next_b);
     if (++stage == STAGES) stage = 0, phase ^= 1;
     for (int i = 1; i < count; ++i) {
         barrier_wait(full + stage, phase);
-        multiply_stage<B, false>(sums, a + stage * STAGE, next_a, b + stage * STAGE, next_b);
+        multiply_stage<U, false>(sums, a + stage * STAGE, next_a, b + stage * STAGE, next_b);
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
         if (is_first_thread) barrier_arrive(empty + last);
         last = stage;

@@ -67,7 +67,13 @@ impl Channels {
     }
 
     /// The kernels; with `lines`, those of gradients leave the largest magnitude of each run.
-    pub(super) fn module(&self, backward: bool, affine: usize, lines: Option<Lines>, sm_count: u32) -> Source {
+    pub(super) fn module(
+        &self,
+        backward: bool,
+        affine: usize,
+        lines: Option<Lines>,
+        sm_count: u32,
+    ) -> Source {
         let (lanes, per_lane) = (self.lanes(), per_lane(self.s.min(CHUNK)));
         let block = self.block(backward, sm_count);
         let vector = if self.s.is_multiple_of(4) && self.s > 0 { 4 } else { 1 };
