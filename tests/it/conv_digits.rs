@@ -30,7 +30,7 @@ const fn case(images: usize, groups: usize, channels: [usize; 2], axes: &'static
 
 /// Strides, padding, dilation, groups, one to three axes, channels and positions around the edges of tiles, several runs of images,
 /// and images of more than a run.
-const CASES: [Case; 24] = [
+const CASES: [Case; 29] = [
     case(2, 1, [33, 34], &[[9, 3, 1, 1, 1], [17, 3, 1, 1, 1]]),
     case(3, 1, [64, 64], &[[8, 3, 1, 1, 1], [8, 3, 1, 1, 1]]),
     case(2, 1, [5, 65], &[[7, 3, 1, 1, 1], [7, 3, 1, 1, 1]]),
@@ -59,6 +59,13 @@ const CASES: [Case; 24] = [
     case(2, 1, [20, 70], &[[14, 1, 2, 0, 1], [14, 1, 2, 0, 1]]),
     case(2, 1, [20, 33], &[[9, 1, 3, 0, 1], [33, 1, 2, 0, 1]]),
     case(3, 1, [12, 17], &[[8, 1, 2, 1, 1], [10, 3, 2, 1, 1]]),
+    // Every other element of whole lines, with taps between and without.
+    case(2, 1, [18, 20], &[[5, 3, 2, 1, 1], [28, 3, 2, 1, 1]]),
+    case(2, 1, [20, 33], &[[6, 1, 2, 0, 1], [28, 1, 2, 0, 1]]),
+    case(2, 1, [9, 34], &[[5, 2, 2, 0, 1], [35, 2, 2, 0, 1]]),
+    // Rows of a transposed kernel that are long: two together, and one alone.
+    case(1, 1, [21, 1056], &[[3, 1, 1, 0, 1], [2, 1, 1, 0, 1]]),
+    case(1, 1, [19, 90], &[[6, 5, 1, 2, 1], [5, 5, 1, 2, 1]]),
 ];
 
 impl Case {

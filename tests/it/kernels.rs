@@ -37,6 +37,20 @@ const LIMIT: usize = 5000;
 /// Columns of rows whose chunks are shared out among warps: one to each, two, and more; with and without whole vectors.
 const LONG_ROWS: [usize; 9] = [1025, 3000, 16384, 24575, 33000, 33002, 50257, 50304, 128_256];
 
+/// Images whose channels are normalised in other ways than those of samples are: a block of threads for each of many channels, which holds all
+/// chunks or takes them in turns; for each of a few, whose runs have short last chunks; one that gets sums of chunks; and more chunks than a block has.
+const CHANNELS: [[usize; 4]; 9] = [
+    [32, 140, 14, 14],
+    [29, 133, 7, 7],
+    [80, 133, 5, 5],
+    [32, 6, 28, 28],
+    [3, 5, 50, 51],
+    [33, 140, 20, 20],
+    [13, 2, 56, 56],
+    [260, 3, 9, 14],
+    [1030, 2, 5, 5],
+];
+
 /// Two shapes that broadcast to more elements than 31 bits count; with and without whole vectors.
 const WIDE: [[[usize; 2]; 2]; 2] = [[[65536, 1], [1, 32772]], [[65537, 1], [1, 32771]]];
 
@@ -99,6 +113,12 @@ fn modules() -> BTreeMap<String, &'static str> {
             metas.iter_mut().skip(1).for_each(|m| m.shape = Shape::new(&[2]).unwrap());
             add(&sample.op, &metas);
         }
+    }
+    // More channels, and longer ones.
+    for dims in CHANNELS {
+        let (x, gain) = (f(&dims), f(&dims[1..2]));
+        add(&AnyOp::samples("moments")[0].op, &[x]);
+        add(&AnyOp::samples("batch_norm_bwd")[0].op, &[x, gain, x]);
     }
     // More elements than 31 bits count.
     for shapes in WIDE {
@@ -304,6 +324,45 @@ fn long_rows_have_the_bits_of_the_cpu() {
             .zip(here.into_iter().zip(there))
         {
             assert!(here == there, "{what} of rows of {columns}");
+        }
+    }
+}
+
+/// Statistics and gradients of batch norm, in each way that a GPU finds them, also where there are infinities and NaN.
+#[test]
+fn channels_have_the_bits_of_the_cpu() {
+    let Some((_turn, gpu)) = dittograd_check::gpu() else { return };
+    for dims in CHANNELS {
+        for odd in [false, true] {
+            let c = dims[1];
+            let value = |i: usize| match i % 1009 {
+                500 if odd && i % 2 == 0 => f32::INFINITY,
+                700 if odd && i % 3 == 0 => f32::NAN,
+                _ => (i * 7919 % 10_007) as f32 * 1e-3 - 4.0,
+            };
+            let x = Tensor::from_fn(Shape::new(&dims).unwrap(), value);
+            let slope = Tensor::from_fn(x.shape(), |i| (i * 4099 % 10_007) as f32 * 1e-4 - 0.3);
+            let gain = Tensor::from_fn(Shape::new(&[c]).unwrap(), |i| 0.5 + i as f32 / c as f32);
+            let run = |device: &Device| {
+                let s = Session::eager(device);
+                let (x, gain) = (s.variable(&x).unwrap(), s.variable(&gain).unwrap());
+                let shift = s.variable(&Tensor::full(Shape::new(&[c]).unwrap(), 0.25)).unwrap();
+                let (mean, var) = x.moments().unwrap();
+                let y = x.batch_norm(Some(gain), Some(shift), 1e-5).unwrap();
+                let [mean, var, out] = [mean, var, y].map(data);
+                let slopes = y.backward_from(&slope).unwrap();
+                let of = |v| slopes.var(v).unwrap().to_tensor::<f32>().unwrap().into_data();
+                [mean, var, out, of(x), of(gain), of(shift)]
+            };
+            let (here, there) = (run(&gpu), run(&device()));
+            for (what, (here, there)) in ["mean", "variance", "value", "its gradient", "gain's", "shift's"]
+                .iter()
+                .zip(here.into_iter().zip(there))
+            {
+                let differs = |(a, b): (&f32, &f32)| !dittograd::numerics::same_bits(*a, *b);
+                let first = here.iter().zip(&there).position(differs);
+                assert!(first.is_none(), "{what} of {dims:?} {odd}: element {first:?}");
+            }
         }
     }
 }
