@@ -13,7 +13,7 @@
 //   DITTO_VECTOR      1: channels are aligned and multiples of 4 long
 //   DITTO_WARPS       warps that find the largest magnitude of a channel: 1 or 8
 //   DITTO_ROWS        rows of a kernel or a gradient whose digits a block of threads makes: 1, 2 or 4
-//   DITTO_NEIGHBORS   1: rows of the kernel lie next to each other, as those of a transposed convolution do
+//   DITTO_NEIGHBOURS   1: rows of the kernel lie next to each other, as those of a transposed convolution do
 //   DITTO_LINES       channels of an image of the source whose digits a block of threads makes: a power of two up to 32
 //   DITTO_TAPS        taps along the innermost axis whose digits a thread makes together: all of them if they and positions are 1 apart, or 1
 //   DITTO_STEP        elements from one place to the next, 1 or 2, of which a thread reads all between its places; 0: only what it wants
@@ -26,7 +26,7 @@
 //   DITTO_ACROSS      with `wgmma`: columns of a tile, 96 or in `turbo` also 128
 //   DITTO_STAGES      blocks of digits in shared memory
 //   DITTO_VC          1: 16-byte stores of the product's results: lines of results are multiples of 4
-//   DITTO_WIDE        1: there are 2^31 results or more
+//   DITTO_WIDE        1: results have 2^31 places or more
 //   DITTO_U           groups of 16 terms of a column that lie next to each other: 1, 2, or 4
 //   DITTO_AXES        of an image, at most
 //   DITTO_CLASSES     of a convolution: those that are computed together, see below
@@ -177,7 +177,7 @@ struct Kernel {
     unsigned char* digits;
 };
 
-#if DITTO_NEIGHBORS
+#if DITTO_NEIGHBOURS
 
 // The digits of some rows of a class's kernel, which a block of threads has. Lanes read along rows and taps.
 __device__ __forceinline__ void rows_of_kernel(const Kernel& w, const Boxes& s, const Class& c, i64 index) {
@@ -223,15 +223,13 @@ __device__ __forceinline__ void rows_of_kernel(const Kernel& w, const Boxes& s, 
     const float* from = w.w + group * w.by_group + row * w.by_row;
     const bool in = row < w.rows;
     // Where the first taps are.
-    __shared__ unsigned shared[8], places[64];
+    __shared__ unsigned places[64];
     if (threadIdx.x < min(64u, (unsigned)c.taps)) places[threadIdx.x] = (unsigned)c.axes.weight(threadIdx.x);
     float m = 0.0f;
     // A row has fewer than 2^32 numbers.
     const unsigned plane = (unsigned)w.plane, numbers = in ? (unsigned)w.channels * plane : 0;
     for (unsigned i = threadIdx.x; i < numbers; i += 256) m = larger(m, from[i / plane * w.by_channel + i % plane]);
-    shared[threadIdx.x / 32] = largest_of_warp(m);
-    __syncthreads();
-    const int e = exponent_of(__reduce_max_sync(~0u, shared[threadIdx.x % 8]));
+    const int e = exponent_of(largest_of_block(largest_of_warp(m)));
     const float scale = scale_of(e);
     if (threadIdx.x == 0) w.exponents[index] = e;
     for (unsigned word = threadIdx.x; word < (unsigned)c.blocks * (KB / 4); word += 256) {
@@ -253,17 +251,6 @@ __device__ __forceinline__ void rows_of_kernel(const Kernel& w, const Boxes& s, 
 
 #endif
 
-// The largest of `count` magnitudes, for all 256 threads of the block.
-__device__ __forceinline__ unsigned largest_of_block(const unsigned* x, unsigned count) {
-    __shared__ unsigned shared[8];
-    unsigned largest = 0;
-    for (unsigned i = threadIdx.x; i < count; i += 256) largest = max(largest, x[i]);
-    largest = __reduce_max_sync(~0u, largest);
-    if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = largest;
-    __syncthreads();
-    return __reduce_max_sync(~0u, shared[threadIdx.x % 8]);
-}
-
 // The digits of a part of a box: a warp has 32 / U places and 16 U channels, so that it writes whole lines.
 __device__ __forceinline__ void part_of_box(const Boxes& s, const Axes& axes, unsigned index) {
     // There are fewer than 2^31 blocks of threads.
@@ -280,7 +267,10 @@ __device__ __forceinline__ void part_of_box(const Boxes& s, const Axes& axes, un
     float x[16];
 #pragma unroll
     for (int i = 0; i < 16; ++i, from += s.images.plane) x[i] = i < count ? *from : 0.0f;
-    const int e = exponent_of(largest_of_block(s.images.magnitudes + item * channels, channels));
+    const unsigned* const magnitudes = s.images.magnitudes + item * channels;
+    unsigned largest = 0;
+    for (unsigned i = threadIdx.x; i < channels; i += 256) largest = max(largest, magnitudes[i]);
+    const int e = exponent_of(largest_of_block(__reduce_max_sync(~0u, largest)));
     if (unit == 0 && threadIdx.x == 0) s.exponents[item] = e;
     if (place >= s.box || chunk >= chunks) return;
     put(x, scale_of(e), s.digits + (item * DIGITS * s.padded + first * 16) * s.box + (place * U + threadIdx.x % U) * 16, s.box * s.padded);

@@ -248,7 +248,7 @@ fn box_of(views: &[&[Axis]]) -> (Vec<Vec<BoxAxis>>, usize) {
 const MOST_TAPS: usize = 8;
 const MOST_STEP: usize = 2;
 
-/// The most floats of neighboring rows of a kernel that a block of threads has.
+/// The most floats of neighbouring rows of a kernel that a block of threads has.
 const MOST_FLOATS: usize = 4096;
 
 /// The most axes of the variant for images, and the most convolutions that are computed together.
@@ -483,9 +483,9 @@ impl ColumnsPlan {
         push_classes(&mut args, &self.classes);
         let units = (self.places * self.together).div_ceil(32) * (self.padded / GROUP / self.together);
         let plane = view.w_plane();
-        let neighbors = w_strides[1] == plane && plane <= THREADS as usize;
+        let neighbours = w_strides[1] == plane && plane <= THREADS as usize;
         let is_for_all = |rows: &usize| rows * plane * channels.max(16) <= MOST_FLOATS;
-        let rows_each = if neighbors { [4, 2].into_iter().find(is_for_all).unwrap_or(1) } else { 1 };
+        let rows_each = if neighbours { [4, 2].into_iter().find(is_for_all).unwrap_or(1) } else { 1 };
         let of_class = 1 + groups * self.pitch / rows_each;
         let blocks = self.classes.len() * of_class + items * units.div_ceil(8);
         let axes = room(self.classes[0].axes.len());
@@ -493,7 +493,7 @@ impl ColumnsPlan {
             ("PART", 1),
             ("DIGITS", self.digits.count()),
             ("ROWS", rows_each),
-            ("NEIGHBORS", usize::from(neighbors)),
+            ("NEIGHBOURS", usize::from(neighbours)),
             ("U", self.together),
             ("AXES", axes),
             ("CLASSES", self.classes.len()),

@@ -72,8 +72,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS) channels(float* __restr
     Held<EACH> held;
     held.apart = shape.c * shape.s;
     for (unsigned base = warp * EACH; HOLDS || base < count; base += WARPS * EACH) {
-        // Where a warp has several chunks, they are all of their runs. Otherwise whole ones of all runs come first, so that warps have as much to
-        // do with the last ones, which are shorter.
+        // Where a warp has several chunks, each is all of its run. Otherwise whole chunks of all runs come first, so that the last ones, which are
+        // shorter, are taken at the same time.
         const unsigned run = EACH > 1 ? base : base % runs, k = EACH > 1 ? 0 : base / runs;
         const bool last = k + 1 == chunks;
         held.at = run * held.apart + channel * shape.s + k * CHUNK;
