@@ -336,8 +336,8 @@ fn channels_have_the_bits_of_the_cpu() {
         for odd in [false, true] {
             let c = dims[1];
             let value = |i: usize| match i % 1009 {
-                500 if odd && i % 2 == 0 => f32::INFINITY,
-                700 if odd && i % 3 == 0 => f32::NAN,
+                500 if odd && i.is_multiple_of(2) => f32::INFINITY,
+                700 if odd && i.is_multiple_of(3) => f32::NAN,
                 _ => (i * 7919 % 10_007) as f32 * 1e-3 - 4.0,
             };
             let x = Tensor::from_fn(Shape::new(&dims).unwrap(), value);
