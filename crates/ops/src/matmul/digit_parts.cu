@@ -156,15 +156,15 @@ template <bool UNSIGNED = false> __device__ __forceinline__ void mma(int* s, con
 #undef MMA
 }
 
-// Where 16 bytes, `group` of a line's KB, lie among LINES lines in shared memory: U of them lie next to each other, in the order of the hardware's
-// swizzle, those of all lines before the next U.
-template <int LINES, int U = 4> __device__ __forceinline__ unsigned place_in(unsigned line, unsigned group) {
-    return (group / U * LINES + line) * 16 * U + (group % U ^ line * U / 8 % U) * 16;
+// Where 16 bytes, `group` of a line's KB, lie among LINES lines in shared memory: INTERLEAVE of them lie next to each other, in the order of the hardware's
+// swizzle, those of all lines before the next INTERLEAVE.
+template <int LINES, int INTERLEAVE = 4> __device__ __forceinline__ unsigned place_in(unsigned line, unsigned group) {
+    return (group / INTERLEAVE * LINES + line) * 16 * INTERLEAVE + (group % INTERLEAVE ^ line * INTERLEAVE / 8 % INTERLEAVE) * 16;
 }
 
 // Adds the product of 32 rows from `down` on and 32 columns from `across` on of a block, whose digits of A, [digit][BM][KB], begin at `a`,
 // and those of B at `b`.
-template <int BM, int BN, int U = 4> __device__ __forceinline__ void multiply_block(int (&sums)[2][WEIGHTS][16], unsigned a, unsigned b, int down, int across) {
+template <int BM, int BN, int INTERLEAVE = 4> __device__ __forceinline__ void multiply_block(int (&sums)[2][WEIGHTS][16], unsigned a, unsigned b, int down, int across) {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int step = 0; step < KB / 32; ++step) {
@@ -175,7 +175,7 @@ template <int BM, int BN, int U = 4> __device__ __forceinline__ void multiply_bl
             for (int h = 0; h < 2; ++h) {
                 // Of A: rows 0-7 and 8-15 of the first 16 steps, then of the others. Of B: columns 0-7 of both, then 8-15.
                 load_tiles(fa[d][h], a + d * BM * KB + place_in<BM>(down + h * 16 + lane % 16, step * 2 + lane / 16));
-                load_tiles(fb[d][h], b + d * BN * KB + place_in<BN, U>(across + h * 16 + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
+                load_tiles(fb[d][h], b + d * BN * KB + place_in<BN, INTERLEAVE>(across + h * 16 + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
             }
         all_pairs([&](int i, int j, int weight) {
 #pragma unroll

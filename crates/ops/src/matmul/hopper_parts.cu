@@ -40,12 +40,12 @@ template <bool IS_FIRST> __device__ __forceinline__ void multiply(int (&s)[ACROS
 #undef MULTIPLY
 }
 
-// How tensor cores find lines of a tile in shared memory, and 32 more steps of k, in 16 bytes. U: 16 bytes of a line that lie next to each other, see
+// How tensor cores find lines of a tile in shared memory, and 32 more steps of k, in 16 bytes. INTERLEAVE: 16 bytes of a line that lie next to each other, see
 // `place_in`, with the swizzle of as many bytes.
-template <int U> struct Lines {
-    static constexpr int STEP = U == 4 ? 2 : 2 * ACROSS;
+template <int INTERLEAVE> struct Lines {
+    static constexpr int STEP = INTERLEAVE == 4 ? 2 : 2 * ACROSS;
     static __device__ __forceinline__ u64 at(const unsigned char* p) {
-        constexpr u64 SWIZZLE = U == 4 ? 2 : U == 2 ? 3 : 0, NEXT_16 = U == 1 ? ACROSS : 1, NEXT_8_LINES = 8 * U;
+        constexpr u64 SWIZZLE = INTERLEAVE == 4 ? 2 : INTERLEAVE == 2 ? 3 : 0, NEXT_16 = INTERLEAVE == 1 ? ACROSS : 1, NEXT_8_LINES = 8 * INTERLEAVE;
         return (u64)((shared_address(p) & 0x3ffff) >> 4) | NEXT_16 << 16 | NEXT_8_LINES << 32 | SWIZZLE << 62;
     }
 };
@@ -71,16 +71,16 @@ __device__ __forceinline__ void copy(unsigned char* to, const unsigned char* fro
 
 // Begins to add a stage's products to the sums, or to make them the sums if they are the first: 64 rows of digits `next_a` bytes apart from `a`
 // on, and ACROSS columns of digits `next_b` bytes apart from `b` on.
-template <int U, bool IS_FIRST>
+template <int INTERLEAVE, bool IS_FIRST>
 __device__ __forceinline__ void multiply_stage(int (&sums)[WEIGHTS][ACROSS / 2], const unsigned char* a, int next_a, const unsigned char* b,
                                                int next_b) {
-    const u64 first_a = Lines<4>::at(a), first_b = Lines<U>::at(b);
+    const u64 first_a = Lines<4>::at(a), first_b = Lines<INTERLEAVE>::at(b);
     asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
     for (int step = 0; step < KB / 32; ++step) {
         int last = -1;
         all_pairs([&](int i, int j, int weight) {
-            const u64 at_a = first_a + i * (next_a / 16) + step * Lines<4>::STEP, at_b = first_b + j * (next_b / 16) + step * Lines<U>::STEP;
+            const u64 at_a = first_a + i * (next_a / 16) + step * Lines<4>::STEP, at_b = first_b + j * (next_b / 16) + step * Lines<INTERLEAVE>::STEP;
             if (IS_FIRST && step == 0 && weight != last)
                 multiply<true>(sums[weight], at_a, at_b);
             else
@@ -93,16 +93,16 @@ __device__ __forceinline__ void multiply_stage(int (&sums)[WEIGHTS][ACROSS / 2],
 
 // The sums of the products of the next `count` stages of a ring, at least one: 64 rows and ACROSS columns of digits, as in `multiply_stage`,
 // from `a` and `b` on in its first stage. A stage may be filled again when the products of the one after it have begun.
-template <int U, int STAGES, int STAGE>
+template <int INTERLEAVE, int STAGES, int STAGE>
 __device__ __forceinline__ void multiply_stages(int (&sums)[WEIGHTS][ACROSS / 2], int count, int& stage, int& phase, const unsigned char* a,
                                                 int next_a, const unsigned char* b, int next_b, u64* full, u64* empty, bool is_first_thread) {
     int last = stage;
     barrier_wait(full + stage, phase);
-    multiply_stage<U, true>(sums, a + stage * STAGE, next_a, b + stage * STAGE, next_b);
+    multiply_stage<INTERLEAVE, true>(sums, a + stage * STAGE, next_a, b + stage * STAGE, next_b);
     if (++stage == STAGES) stage = 0, phase ^= 1;
     for (int i = 1; i < count; ++i) {
         barrier_wait(full + stage, phase);
-        multiply_stage<U, false>(sums, a + stage * STAGE, next_a, b + stage * STAGE, next_b);
+        multiply_stage<INTERLEAVE, false>(sums, a + stage * STAGE, next_a, b + stage * STAGE, next_b);
         asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
         if (is_first_thread) barrier_arrive(empty + last);
         last = stage;

@@ -28,8 +28,8 @@ pub(crate) struct ColumnsPlan {
     /// Channels of a group, rounded up, and rows of a group, rounded up.
     padded: usize,
     pitch: usize,
-    /// Groups of channels that lie next to each other.
-    together: usize,
+    /// Groups of channels of a position that lie next to each other.
+    interleave: usize,
     tile: Tile,
     sm_count: u32,
     /// Where everything lies in the workspace, in words.
@@ -75,8 +75,8 @@ impl ColumnsPlan {
             places,
             padded,
             pitch,
-            // Of two, a column's 32 bytes are a sector of the L2 cache; of more, fewer images' places would be read and written together.
-            together: if (padded / GROUP).is_multiple_of(2) { 2 } else { 1 },
+            // Two are 32 bytes, a sector of the L2 cache. With four, warps would read shorter pieces of lines.
+            interleave: if (padded / GROUP).is_multiple_of(2) { 2 } else { 1 },
             tile: Tile::best(digits, gpu, sizes, items, blocks, span, false),
             classes,
             sm_count: gpu.sm_count,
@@ -117,11 +117,12 @@ impl ColumnsPlan {
         push(&mut args, &boxes);
         push(&mut args, &kernel);
         push_classes(&mut args, &self.classes);
-        let units = (self.places * self.together).div_ceil(32) * (self.padded / GROUP / self.together);
+        let units = (self.places * self.interleave).div_ceil(32) * (self.padded / GROUP / self.interleave);
+        // Rows of a transposed kernel lie next to each other: a block reads several together, unless they are long.
         let plane = view.w_plane();
         let neighbours = w_strides[1] == plane && plane <= THREADS as usize;
-        let is_for_all = |rows: &usize| rows * plane * channels.max(16) <= MOST_FLOATS;
-        let rows_each = if neighbours { [4, 2].into_iter().find(is_for_all).unwrap_or(1) } else { 1 };
+        let are_short = |rows: &usize| rows * plane * channels.max(16) <= MOST_FLOATS;
+        let rows_each = if neighbours { [4, 2].into_iter().find(are_short).unwrap_or(1) } else { 1 };
         let of_class = 1 + groups * self.pitch / rows_each;
         let blocks = self.classes.len() * of_class + items * units.div_ceil(8);
         let axes = room(self.classes[0].axes.len());
@@ -130,7 +131,7 @@ impl ColumnsPlan {
             ("DIGITS", self.digits.count()),
             ("ROWS", rows_each),
             ("NEIGHBOURS", usize::from(neighbours)),
-            ("U", self.together),
+            ("INTERLEAVE", self.interleave),
             ("AXES", axes),
             ("CLASSES", self.classes.len()),
         ]);
@@ -148,7 +149,7 @@ impl ColumnsPlan {
         let product = Product {
             digits: self.digits,
             grad: false,
-            together: self.together,
+            interleave: self.interleave,
             fours,
             tile: self.tile,
             pointers: [self.kernel, self.boxes, self.row_exponents, self.item_exponents, self.table]
@@ -165,7 +166,7 @@ impl ColumnsPlan {
                 of_digit,
                 of_group,
                 positions,
-                GROUP * self.together,
+                GROUP * self.interleave,
                 view.out_plane(),
                 1,
                 1,

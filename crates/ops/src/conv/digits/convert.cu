@@ -106,15 +106,15 @@ __device__ __forceinline__ void rows_of_kernel(const Kernel& w, const Boxes& s, 
 
 #endif
 
-// The digits of a part of a box: a warp has 32 / U places and 16 U channels, so that it writes whole lines.
+// The digits of a part of a box: a warp has 32 / INTERLEAVE places and 16 INTERLEAVE channels, so that it writes whole lines.
 __device__ __forceinline__ void part_of_box(const Boxes& s, const Axes& axes, unsigned index) {
     // There are fewer than 2^31 blocks of threads.
-    const unsigned chunks = (unsigned)s.padded / 16, columns = ((unsigned)s.box * U + 31) / 32, each = (columns * (chunks / U) + 7) / 8;
+    const unsigned chunks = (unsigned)s.padded / 16, columns = ((unsigned)s.box * INTERLEAVE + 31) / 32, each = (columns * (chunks / INTERLEAVE) + 7) / 8;
     const unsigned unit = index % each * 8 + threadIdx.x / 32;
     const i64 item = index / each;
     const unsigned channels = (unsigned)s.images.channels / (unsigned)s.groups;
-    const unsigned first = unit / columns * U, chunk = first + threadIdx.x % U;
-    const i64 place = ((unit - unit / columns * columns) * 32 + threadIdx.x % 32) / U;
+    const unsigned first = unit / columns * INTERLEAVE, chunk = first + threadIdx.x % INTERLEAVE;
+    const i64 place = ((unit - unit / columns * columns) * 32 + threadIdx.x % 32) / INTERLEAVE;
     const i64 at = place < s.box ? axes.source((unsigned)place) : -1;
     const float* from = s.images.x + (item * channels + chunk * 16) * s.images.plane + at;
     const int count = at >= 0 ? (int)channels - (int)chunk * 16 : 0;
@@ -128,7 +128,7 @@ __device__ __forceinline__ void part_of_box(const Boxes& s, const Axes& axes, un
     const int e = exponent_of(largest_of_block(__reduce_max_sync(~0u, largest)));
     if (unit == 0 && threadIdx.x == 0) s.exponents[item] = e;
     if (place >= s.box || chunk >= chunks) return;
-    put(x, scale_of(e), s.digits + (item * DIGITS * s.padded + first * 16) * s.box + (place * U + threadIdx.x % U) * 16, s.box * s.padded);
+    put(x, scale_of(e), s.digits + (item * DIGITS * s.padded + first * 16) * s.box + (place * INTERLEAVE + threadIdx.x % INTERLEAVE) * 16, s.box * s.padded);
 }
 
 // Blocks: for each class one for the table of k, then one for each DITTO_ROWS rows of its kernel; then those for the images.
@@ -142,7 +142,7 @@ ditto_conv_digits(const __grid_constant__ Boxes s, const __grid_constant__ Kerne
     const unsigned chunks = (unsigned)s.padded / 16;
     for (unsigned q = threadIdx.x; q < (unsigned)c.blocks * 4; q += 256) {
         const unsigned tap = q / chunks;
-        s.table[c.table + q] = tap < c.taps ? ((c.axes.tap(tap) + q % chunks / U * s.box) * U + q % U) * 16 : 0;
+        s.table[c.table + q] = tap < c.taps ? ((c.axes.tap(tap) + q % chunks / INTERLEAVE * s.box) * INTERLEAVE + q % INTERLEAVE) * 16 : 0;
     }
 }
 

@@ -27,13 +27,14 @@
 //   DITTO_STAGES      blocks of digits in shared memory
 //   DITTO_VC          1: 16-byte stores of the product's results: lines of results are multiples of 4
 //   DITTO_WIDE        1: results have 2^31 places or more
-//   DITTO_U           groups of 16 terms of a column that lie next to each other: 1, 2, or 4
+//   DITTO_INTERLEAVE  groups of 16 terms of a column that lie next to each other: 1, 2, or 4
 //   DITTO_AXES        of an image, at most
 //   DITTO_CLASSES     of a convolution: those that are computed together, see below
 //
 // Group q of k, 16 terms, lies `table[q]` bytes from where its column begins, so taps and images need no arithmetic here:
-//   of a convolution  k is (tap, channel). The digits of an image lie in a box, [item][digit][U groups of channels][position][U groups], whose positions
-//                     include all that taps read beyond the image, as zeros. An item is a group of an image. A tap is an offset.
+//   of a convolution  k is (tap, channel). The digits of an image lie in a box, an interleaved layout: [item][digit][channels / E][position][E], where E is
+//                     16 INTERLEAVE. Its positions include all that taps read beyond the image, as zeros. An item is a group of an image. A tap
+//                     is an offset.
 //   of a gradient     k is (image, line, place in the line), lines of an image padded to 16 places. The source is copied once for each tap
 //                     along the innermost axis, [tap][image][channel][digit][line][place], so that all groups are aligned. The taps along
 //                     the other axes are offsets of lines, which again include those beyond the image.
@@ -41,7 +42,7 @@
 // differ in taps and in where results lie. A tile is of one class, so that all of them are one launch.
 // The rows' digits are [item][block][digit][pitch][KB], as those of matrix products. A block is 4 groups, the last one filled up with zeros.
 
-constexpr int U = DITTO_U;
+constexpr int INTERLEAVE = DITTO_INTERLEAVE;
 
 struct Axis {
     i64 positions, step, taps, first, tap_step, source;  // position p and tap t read element (p * step) * scale + first + t * tap_step

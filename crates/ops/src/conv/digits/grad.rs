@@ -29,8 +29,10 @@ pub(crate) struct GradPlan {
     class: Class,
     places: usize,
     inner: Axis,
-    /// All positions of two axes are its positions, which the source's digits are copied for.
+    /// All positions of two axes are its positions.
     is_packed: bool,
+    /// What the source's digits are copied by: the class's axes, or where positions are packed both.
+    source_axes: Vec<BoxAxis>,
     /// Images of a run, runs, rows of a group, rounded up, and places of a line, rounded up.
     run: usize,
     runs: usize,
@@ -60,6 +62,8 @@ impl GradPlan {
             inner = Axis { positions, taps: view.taps(), source: view.plane(), ..Axis::ONE };
         }
         let (mut axes, places) = box_of(&[outer]);
+        let axes = axes.remove(0);
+        let source_axes = if is_packed { box_of(&[view.axes()]).0.remove(0) } else { axes.clone() };
         let run = conv_run(positions).min(batch.max(1));
         let runs = batch.div_ceil(run);
         let width = inner.positions.next_multiple_of(GROUP);
@@ -77,10 +81,11 @@ impl GradPlan {
         GradPlan {
             digits,
             grad: *grad,
-            class: Class { taps: view.taps(), blocks, digits: 0, table: 0, axes: axes.remove(0) },
+            class: Class { taps: view.taps(), blocks, digits: 0, table: 0, axes },
             places,
             inner,
             is_packed,
+            source_axes,
             run,
             runs,
             pitch,
@@ -135,15 +140,11 @@ impl GradPlan {
         let fours = is_near && line.is_multiple_of(4);
         let units = units / each;
         let lines_each = if units < threads { threads / units.next_power_of_two().clamp(4, 32) } else { 1 };
-        let axes = match self.is_packed {
-            true => box_of(&[view.axes()]).0.remove(0),
-            false => self.class.axes.clone(),
-        };
         let variant = defines(&[
             ("PART", 2),
             ("DIGITS", self.digits.count()),
-            ("U", 1),
-            ("AXES", room(axes.len())),
+            ("INTERLEAVE", 1),
+            ("AXES", room(self.source_axes.len())),
             ("CLASSES", 1),
             ("PACKED", usize::from(self.is_packed)),
             ("ROWS", rows_each),
@@ -162,7 +163,7 @@ impl GradPlan {
         both.extend([self.exponents[0], self.exponents[1], self.rows, self.copies, self.table].map(address));
         let mut args = Args::new();
         push(&mut args, &both);
-        push(&mut args, &axes_words(&axes));
+        push(&mut args, &axes_words(&self.source_axes));
         let inner = BoxAxis { reach: Reach::of(self.inner), scale: 1, stride: 0 };
         push(&mut args, &inner.words());
         let blocks = 1
@@ -181,7 +182,7 @@ impl GradPlan {
         let product = Product {
             digits: self.digits,
             grad: true,
-            together: BLOCK / GROUP,
+            interleave: BLOCK / GROUP,
             fours: columns.is_multiple_of(4),
             tile: self.tile,
             pointers: [self.rows, self.copies, self.exponents[0], self.exponents[1], self.table].map(address),

@@ -224,7 +224,7 @@ impl Images {
         let lines = defines(&[
             ("PART", 0),
             ("DIGITS", 2),
-            ("U", 1),
+            ("INTERLEAVE", 1),
             ("AXES", IMAGE_AXES),
             ("CLASSES", 1),
             ("VECTOR", usize::from(self.lines.vector() == 4)),

@@ -16,7 +16,7 @@ struct Product {
     i64 m, n, pitch;
     i64 groups, items;       // of a convolution, as many items as groups; of a gradient, runs * groups
     i64 of_digit, of_group;  // bytes of b
-    // Of a convolution: positions of an image, the bytes of U groups of channels of one, and the floats of a channel of the result.
+    // Of a convolution: positions of an image, the bytes of INTERLEAVE groups of channels of one, and the floats of a channel of the result.
     // Of a gradient: taps in all and along the innermost axis, the bytes of a line, and of one tap's copies.
     i64 positions, width, plane, taps, inner_taps, copy;
     i64 of_image;            // bytes of b
@@ -229,7 +229,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
     int stage = 0, turn = 0;
     if (group == 0) {
         FEWER_REGISTERS;
-        const int quarter = thread / (AT_ONCE * U) * U + thread % U, line = thread / U % AT_ONCE;
+        const int quarter = thread / (AT_ONCE * INTERLEAVE) * INTERLEAVE + thread % INTERLEAVE, line = thread / INTERLEAVE % AT_ONCE;
         int phase = 1, due = 0, waiting = 0;
         // The copies of the stage that is due are there, for tensor cores too.
         auto arrive = [&] {
@@ -268,11 +268,11 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
                     for (int d = 0; d < DIGITS; ++d) copy(to + d * BM * KB, a + d * p.pitch * KB, bytes_a, full + stage);
                 }
                 a += DIGITS * p.pitch * KB;
-                const unsigned to_b = shared_address(to + SIZE_A) + place_in<BN, U>(line, quarter);
+                const unsigned to_b = shared_address(to + SIZE_A) + place_in<BN, INTERLEAVE>(line, quarter);
 #pragma unroll
                 for (int i = 0; i < PASSES; ++i)
 #pragma unroll
-                    for (int d = 0; d < DIGITS; ++d) copy_16(to_b + d * BN * KB + i * AT_ONCE * 16 * U, b[i] + offset + d * p.of_digit);
+                    for (int d = 0; d < DIGITS; ++d) copy_16(to_b + d * BN * KB + i * AT_ONCE * 16 * INTERLEAVE, b[i] + offset + d * p.of_digit);
                 asm volatile("cp.async.commit_group;" ::: "memory");
                 if (waiting == LATER) {
                     asm volatile("cp.async.wait_group %0;" ::"n"(LATER) : "memory");
@@ -303,7 +303,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
             // What was in the registers is not needed any more.
             int sums[WEIGHTS][BN / 2];
             const unsigned char *const a = ring + down * KB, *const b = ring + SIZE_A;
-            multiply_stages<U, STAGES, STAGE>(sums, (int)tile.blocks, stage, phase, a, BM * KB, b, BN * KB, full, empty, thread == 0);
+            multiply_stages<INTERLEAVE, STAGES, STAGE>(sums, (int)tile.blocks, stage, phase, a, BM * KB, b, BN * KB, full, empty, thread == 0);
             tile.end(p, result, sums, row, rows, scale, place, spread);
         }
     }
@@ -328,7 +328,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
     const int thread = threadIdx.x, warp = thread / 32, down = warp / WN * 32, across = warp % WN * 32;
     const int quarter = thread % 4, line = thread / 4;
     // Of columns.
-    const int quarter_b = thread / (AT_ONCE * U) * U + thread % U, line_b = thread / U % AT_ONCE;
+    const int quarter_b = thread / (AT_ONCE * INTERLEAVE) * INTERLEAVE + thread % INTERLEAVE, line_b = thread / INTERLEAVE % AT_ONCE;
     float* const spread = (float*)(ring + STAGES * STAGE) + warp * 16 * 32;
     const Result result = RESULT(out, bias);
     const unsigned count = Tile::count(p, BM, BN);
@@ -360,7 +360,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
 #pragma unroll
                     for (int i = 0; i < PASSES_B; ++i) {
                         const int r = line_b + i * AT_ONCE;
-                        if (r < BN) copy_16(to + SIZE_A + d * BN * KB + place_in<BN, U>(r, quarter_b), from_b[i] + d * p.of_digit + offset);
+                        if (r < BN) copy_16(to + SIZE_A + d * BN * KB + place_in<BN, INTERLEAVE>(r, quarter_b), from_b[i] + d * p.of_digit + offset);
                     }
                 }
             }
@@ -373,7 +373,7 @@ ditto_conv_product(const __grid_constant__ Product p, const __grid_constant__ Cl
             __syncthreads();
             fetch(block + STAGES - 1);
             const unsigned from = shared_address(ring + block % STAGES * STAGE);
-            multiply_block<BM, BN, U>(sums, from, from + SIZE_A, down, across);
+            multiply_block<BM, BN, INTERLEAVE>(sums, from, from + SIZE_A, down, across);
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {

@@ -13,7 +13,7 @@ pub(super) struct Product {
     pub(super) digits: Digits,
     pub(super) grad: bool,
     /// Groups of terms of a column that lie next to each other.
-    pub(super) together: usize,
+    pub(super) interleave: usize,
     pub(super) fours: bool,
     pub(super) tile: Tile,
     pub(super) pointers: [u64; 5],
@@ -45,7 +45,7 @@ impl Product {
             ("WN", tile.parts[1]),
             ("ACROSS", tile.columns),
             ("STAGES", tile.stages),
-            ("U", self.together),
+            ("INTERLEAVE", self.interleave),
             ("VC", usize::from(self.fours)),
             ("WIDE", usize::from(tile.is_wide)),
         ]);

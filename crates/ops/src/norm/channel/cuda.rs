@@ -134,9 +134,9 @@ impl Channels {
         args.bytes(bytemuck::cast_slice(&floats), 4);
     }
 
-    /// Queues the sums of all chunks.
-    fn queue_leaves(&self, run: &CudaRun<'_>, module: &Source, dy: u64) -> Result<()> {
-        if self.leaves() == 0 {
+    /// Queues the sums of all chunks, unless blocks find them themselves.
+    fn queue_leaves(&self, run: &CudaRun<'_>, module: &Source, block: Option<&Block>, dy: u64) -> Result<()> {
+        if self.leaves() == 0 || block.is_some_and(|b| b.each > 0) {
             return Ok(());
         }
         let kernel = run.cuda.kernel(&module.0, module.1, "leaves")?;
@@ -159,9 +159,7 @@ impl Channels {
         let mut args = Args::new();
         args.ptr(to[0]).ptr(to[1]);
         let block = self.block(false, run.cuda.sm_count());
-        if block.as_ref().is_none_or(|b| b.each == 0) {
-            self.queue_leaves(run, module, 0)?;
-        }
+        self.queue_leaves(run, module, block.as_ref(), 0)?;
         args.ptr(sums).ptr(x).i32(i32::from(raw));
         self.layout_args(&mut args);
         if let Some(block) = block {
@@ -229,9 +227,7 @@ impl Channels {
         let is_batch = self.groups.is_none();
         let [gain, shift] = if is_batch { [part(1), part(2)] } else { [0; 2] };
         let block = self.block(true, sm_count);
-        if block.as_ref().is_none_or(|b| b.each == 0) {
-            self.queue_leaves(run, &module, dy)?;
-        }
+        self.queue_leaves(run, &module, block.as_ref(), dy)?;
         if let Some(block) = block {
             let mut args = Args::new();
             args.ptr(run.out).ptr(stats).ptr(gain).ptr(shift).ptr(sums).ptr(x).ptr(gamma).ptr(dy);
